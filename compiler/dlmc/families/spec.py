@@ -1,0 +1,105 @@
+"""What a family says about a checkpoint, and what the rest of the compiler reads from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc_runtime.manifest import Regime, SamplerSpec
+
+Shift = Literal[0, 1]
+
+_HEAD = "lm_head.weight"
+_LAYER = "{i}"
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user states in place of the checkpoint; None leaves the family's reading alone."""
+
+    mask_id: int | None = None
+    block_length: int | None = None
+    shift: int | None = None
+    candidates: int | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    """One checkpoint as its family understands it.
+
+    Lengths count tokens. ``block_length`` is how many positions are denoised together.
+    ``shift`` is 1 where logit i predicts token i + 1. ``candidates`` is how many of the best
+    tokens (K) the graph hands out for each row.
+    """
+
+    family: str
+    architecture: str
+    denoiser: DenoiserConfig
+    regime: Regime
+    block_length: int
+    shift: Shift
+    mask_id: int
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    bos_id: int | None
+    max_position_embeddings: int
+    sampler: SamplerSpec
+    max_new_tokens: int
+    candidates: int
+
+
+Reader = Callable[[Mapping[str, Any], Mapping[str, Any], Overrides], FamilySpec]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one kind of checkpoint maps to a denoiser.
+
+    Args:
+        name: what ``--family`` takes.
+        architectures: the values of ``architectures`` in ``config.json`` that mean this family.
+        required: keys of ``config.json`` without which it is another kind of model.
+        absent: keys whose presence (other than null) makes it another kind of model.
+        read: makes a spec of ``config.json``, ``generation_config.json`` ({} where there is
+            none) and overrides; raises `CheckpointError` naming the key that does not fit.
+        weights: parameter name of `Denoiser` to tensor name in the checkpoint; ``{i}`` stands
+            for the layer.
+        size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
+        token_keys: keys of ``config.json`` that hold token ids.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    required: tuple[str, ...]
+    absent: tuple[str, ...]
+    read: Reader
+    weights: Mapping[str, str]
+    size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    token_keys: tuple[str, ...] = ()
+
+    def mismatches(self, config: Mapping[str, Any]) -> list[str]:
+        """Return, in words, what in the structure of ``config`` speaks against this family."""
+        missing = [f"no {key!r}" for key in self.required if key not in config]
+        return missing + [f"{key!r} is set" for key in self.absent if config.get(key) is not None]
+
+    def matches(self, config: Mapping[str, Any]) -> bool:
+        """Return whether the keys of ``config`` are those of this family."""
+        return not self.mismatches(config)
+
+    def weight_names(self, spec: FamilySpec) -> dict[str, str]:
+        """Return the checkpoint's tensor name of every parameter of the denoiser.
+
+        A tied head has no entry: the embedding serves as both.
+        """
+        names: dict[str, str] = {}
+        for ours, theirs in self.weights.items():
+            if ours == _HEAD and spec.denoiser.tie_word_embeddings:
+                continue
+            layers = range(spec.denoiser.num_hidden_layers if _LAYER in ours else 1)
+            names |= {ours.format(i=i): theirs.format(i=i) for i in layers}
+        return names
+
+    def duplicates(self, spec: FamilySpec) -> frozenset[str]:
+        """Return tensors that a checkpoint may carry although nothing needs them: a tied head."""
+        return frozenset({self.weights[_HEAD]} if spec.denoiser.tie_word_embeddings else ())
