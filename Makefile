@@ -1,0 +1,73 @@
+# Needs Python 3.11 or newer with pip, and make. Everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+# CPU machines on Linux: name a CPU build or index of PyTorch here or in PIP_EXTRA_INDEX_URL.
+TORCH ?= torch==2.13.0
+# A question of the held-out set: no checkpoint has been trained on it.
+QUESTION ?= 458+386=?
+STEPS ?= 4000
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := artifacts/demo
+TINY := tiny-llada tiny-sdar
+# Two makes at once must not install into one environment: the second waits, then finds it done.
+LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
+export OMP_NUM_THREADS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help environment demo test check lint format train bench schema map clean
+.PHONY: $(TINY:%=demo-%) $(TINY:%=train-%)
+
+help: ## List the targets
+	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+environment: ## Install dlmc and its tools into .venv, if pyproject.toml is newer
+	@$(LOCK) $(MAKE) --no-print-directory $(STAMP)
+
+$(STAMP): pyproject.toml
+	@echo "Installing into $(VENV); the first time takes a few minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(TINY:%=demo-%) ## Export, build, validate and run the two shipped checkpoints
+
+$(TINY:%=demo-%): demo-%: environment
+	@echo "== $*"
+	$(BIN)/dlmc export artifacts/$* -o $(DEMO)/$* --recipe tiny/$* --force
+	$(BIN)/dlmc build $(DEMO)/$* --target onnxruntime-cpu
+	$(BIN)/dlmc validate $(DEMO)/$*
+	$(BIN)/dlmc run $(DEMO)/$* --chat --stats "$(QUESTION)"
+
+test: environment ## Run the whole test suite
+	$(BIN)/python -m pytest
+
+check: lint test ## Run what CI runs: format, lint, types, tests
+
+lint: environment ## Check format, lint rules and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: environment ## Rewrite the sources as the linter wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+train: $(TINY:%=train-%) ## Train the two tiny checkpoints anew (hours)
+
+$(TINY:%=train-%): train-tiny-%: environment
+	$(BIN)/python recipes/tiny/train.py $* --steps $(STEPS) --output artifacts/tiny-$*
+
+bench: environment demo ## Run the benchmarks and write benchmarks/results/
+	for name in $(basename $(notdir $(wildcard benchmarks/*.py))); do \
+	    [ $$name = machine ] || $(BIN)/python benchmarks/$$name.py \
+	        --json benchmarks/results/$$name.json || exit 1; \
+	done
+
+schema map: environment ## Regenerate docs/*.schema.json, or the map of the code in docs/design.md
+	$(BIN)/python docs/generate.py $@
+
+clean: ## Remove the environment, caches and whatever was built
+	rm -rf $(VENV) $(VENV).lock $(DEMO) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
