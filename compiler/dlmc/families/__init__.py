@@ -1,1 +1,75 @@
 """The families dlmc reads, one file each, and the table that lists them."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from dlmc.families.llada import LLADA
+from dlmc.families.sdar import SDAR
+from dlmc.families.spec import Family, FamilySpec, Overrides
+from dlmc_runtime.errors import CheckpointError, UsageError
+
+__all__ = ["FAMILIES", "Family", "FamilySpec", "Overrides", "detect"]
+
+FAMILIES: tuple[Family, ...] = (LLADA, SDAR)
+
+
+def detect(config: Mapping[str, Any], override: str | None = None) -> Family:
+    """Return the family of a checkpoint: by ``architectures``, confirmed by the keys present.
+
+    ``model_type`` is not asked: released checkpoints of different networks share it.
+
+    Args:
+        config: contents of ``config.json``.
+        override: a family's name, which settles the question whatever ``config`` says.
+
+    Raises:
+        UsageError: ``override`` names no family.
+        CheckpointError: no family claims the architecture, or the keys are of another network.
+    """
+    if override is not None:
+        return _by_name(override)
+    stated = config.get("architectures")
+    names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
+    if not names:
+        raise CheckpointError(
+            "config.json: 'architectures' names no network",
+            f"state --family {_either(_family_names())}",
+        )
+    claimed = [family for family in FAMILIES if set(names) & set(family.architectures)]
+    if not claimed:
+        raise _unknown(names[0])
+    for family in claimed:
+        if family.matches(config):
+            return family
+    reasons = ", ".join(claimed[0].mismatches(config))
+    raise CheckpointError(
+        f"config.json: says {names[0]} but its keys are those of another network: {reasons}",
+        f"dlmc cannot read it; --family {claimed[0].name} overrides this",
+    )
+
+
+def _family_names() -> list[str]:
+    return [family.name for family in FAMILIES]
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(names)
+
+
+def _by_name(name: str) -> Family:
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    near = difflib.get_close_matches(name, _family_names(), n=2, cutoff=0.4)
+    raise UsageError(f"unknown family {name!r}", f"use {_either(near or _family_names())}")
+
+
+def _unknown(architecture: str) -> CheckpointError:
+    known = {name: family for family in FAMILIES for name in family.architectures}
+    near = difflib.get_close_matches(architecture, known, n=2, cutoff=0.5)
+    nearest = f"; nearest: {', '.join(known[name].name for name in near)}" if near else ""
+    return CheckpointError(
+        f"config.json: unknown architecture {architecture!r}{nearest}",
+        f"dlmc reads {', '.join(known)}; --family {_either(_family_names())} overrides this",
+    )

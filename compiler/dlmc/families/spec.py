@@ -1,10 +1,11 @@
 """What a family says about a checkpoint, and what the rest of the compiler reads from it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dlmc.denoiser.config import DenoiserConfig
+from dlmc_runtime.errors import UsageError
 from dlmc_runtime.manifest import Regime, SamplerSpec
 
 Shift = Literal[0, 1]
@@ -22,6 +23,27 @@ class Overrides:
     shift: int | None = None
     candidates: int | None = None
     max_new_tokens: int | None = None
+
+    def apply(self, spec: "FamilySpec") -> "FamilySpec":
+        """Return ``spec`` with what is stated here.
+
+        Raises:
+            UsageError: a value does not fit the checkpoint.
+        """
+        limits = {
+            "mask_id": (0, spec.denoiser.vocab_size - 1),
+            "block_length": (1, spec.max_position_embeddings),
+            "shift": (0, 1),
+            "candidates": (1, spec.denoiser.vocab_size),
+            "max_new_tokens": (1, spec.max_position_embeddings),
+        }
+        stated = {name: value for name, value in asdict(self).items() if value is not None}
+        for name, value in stated.items():
+            low, high = limits[name]
+            if not low <= value <= high:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option} {value} does not fit", f"give {low} to {high}")
+        return replace(spec, **stated)
 
 
 @dataclass(frozen=True)
@@ -66,7 +88,6 @@ class Family:
         weights: parameter name of `Denoiser` to tensor name in the checkpoint; ``{i}`` stands
             for the layer.
         size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
-        token_keys: keys of ``config.json`` that hold token ids.
     """
 
     name: str
@@ -76,12 +97,11 @@ class Family:
     read: Reader
     weights: Mapping[str, str]
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    token_keys: tuple[str, ...] = ()
 
     def mismatches(self, config: Mapping[str, Any]) -> list[str]:
         """Return, in words, what in the structure of ``config`` speaks against this family."""
         missing = [f"no {key!r}" for key in self.required if key not in config]
-        return missing + [f"{key!r} is set" for key in self.absent if config.get(key) is not None]
+        return missing + [f"has {key!r}" for key in self.absent if config.get(key) is not None]
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Return whether the keys of ``config`` are those of this family."""

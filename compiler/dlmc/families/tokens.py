@@ -1,0 +1,48 @@
+"""Special token ids, found the same way for every family."""
+
+from dataclasses import dataclass
+
+from dlmc.families.keys import Keys
+from dlmc.families.spec import Overrides
+from dlmc_runtime.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """Special token ids of a checkpoint, each below the vocabulary's size."""
+
+    mask: int
+    stop: tuple[int, ...]
+    pad: int
+    bos: int | None
+
+
+def read_token_ids(
+    config: Keys, generation: Keys, vocab_size: int, overrides: Overrides
+) -> TokenIds:
+    """Read the special ids; those of ``generation_config.json`` go before ``config.json``.
+
+    Padding is hidden from the network, so without a pad id any id serves: a stop id, or the mask.
+
+    Raises:
+        CheckpointError: there is no mask id, an id is outside the vocabulary, or the mask also
+            stops the text (it is never predicted, so the text would never stop).
+    """
+    mask = overrides.mask_id
+    if mask is None:
+        mask = config.token("mask_token_id", vocab_size)
+    if mask is None:
+        config.refuse("'mask_token_id' is missing", "state it with --mask-id")
+    stop = _first_present(config, generation, "eos_token_id", vocab_size)
+    if mask in stop:
+        raise CheckpointError(
+            f"token {mask} would be mask and stop token at once", "state another --mask-id"
+        )
+    pad = _first_present(config, generation, "pad_token_id", vocab_size)
+    bos = _first_present(config, generation, "bos_token_id", vocab_size)
+    return TokenIds(mask, stop, (*pad, *stop, mask)[0], bos[0] if bos else None)
+
+
+def _first_present(config: Keys, generation: Keys, key: str, vocab_size: int) -> tuple[int, ...]:
+    source = generation if generation.has(key) else config
+    return source.tokens(key, vocab_size)
