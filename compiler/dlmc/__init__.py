@@ -1,0 +1,1 @@
+"""Compiler for diffusion language models: checkpoint to bundle to engine."""

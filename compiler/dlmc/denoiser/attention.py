@@ -1,0 +1,57 @@
+"""Grouped-query attention over cached context and the block's own keys."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.norm import RmsNorm
+from dlmc.denoiser.rope import rotate
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+class Attention(nn.Module):
+    """Attention whose mask and positions are data, so that one graph serves every regime."""
+
+    def __init__(self, config: DenoiserConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        query = config.num_attention_heads * config.head_dim
+        key_value = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, key_value, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, key_value, bias=False)
+        self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
+        norm = config.head_dim if config.qk_norm else 0
+        self.q_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
+        self.k_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim))
+
+    def forward(
+        self, x: Tensor, rope: KeyValue, attention_mask: Tensor, past: KeyValue
+    ) -> tuple[Tensor, KeyValue]:
+        """Attend from the block to context and block.
+
+        Args:
+            x: [B,T,hidden].
+            rope: cosines and sines of the block's positions.
+            attention_mask: bool [B,1,T,C+T], true = may attend; every row sees at least one key.
+            past: context keys (after RoPE) and values, each [B,H_kv,C,D]; C may be 0.
+
+        Returns:
+            The output [B,T,hidden] and the block's own keys and values [B,H_kv,T,D].
+        """
+        query = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), *rope)
+        key = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), *rope)
+        value = self._heads(self.v_proj(x)).transpose(1, 2)
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            torch.cat((past[0], key), dim=2),
+            torch.cat((past[1], value), dim=2),
+            attn_mask=attention_mask,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2)), (key, value)

@@ -1,0 +1,75 @@
+"""The denoiser: token ids of a block and cached context to one hidden state per position."""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dlmc.denoiser.attention import Attention, KeyValue
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.mlp import Mlp
+from dlmc.denoiser.norm import RmsNorm
+from dlmc.denoiser.rope import Rope
+
+
+class Layer(nn.Module):
+    """One pre-norm decoder layer."""
+
+    def __init__(self, config: DenoiserConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(
+        self, x: Tensor, rope: KeyValue, attention_mask: Tensor, past: KeyValue
+    ) -> tuple[Tensor, KeyValue]:
+        """Map [B,T,hidden] to [B,T,hidden]; also return the block's keys and values."""
+        mixed, present = self.self_attn(self.input_layernorm(x), rope, attention_mask, past)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), present
+
+
+class Denoiser(nn.Module):
+    """Decoder stack shared by the dense families. Parameter names follow Qwen3 without ``model.``."""
+
+    def __init__(self, config: DenoiserConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.rope = Rope(config.head_dim, config.rope_theta)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        past: list[KeyValue],
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """Run the stack.
+
+        Args:
+            input_ids: int64 [B,T], the tokens of the block.
+            position_ids: int64 [B,T], their absolute positions.
+            attention_mask: bool [B,1,T,C+T], true = may attend.
+            past: one pair of [B,H_kv,C,D] per layer.
+
+        Returns:
+            Normalised hidden states [B,T,hidden] and, per layer, the block's keys and values.
+        """
+        x = self.embed_tokens(input_ids)
+        rope = self.rope(position_ids)
+        present = []
+        for layer, layer_past in zip(self.layers, past, strict=True):
+            x, own = layer(x, rope, attention_mask, layer_past)
+            present.append(own)
+        return self.norm(x), present
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits [...,V] of hidden states [...,hidden]."""
+        tied = self.config.tie_word_embeddings
+        weight = self.embed_tokens.weight if tied else self.lm_head.weight
+        return functional.linear(hidden.float(), weight.float())

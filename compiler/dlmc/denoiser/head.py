@@ -1,0 +1,178 @@
+"""The vocabulary head: from hidden states to the few numbers a sampler needs.
+
+Everything that needs the whole vocabulary happens here, inside the graph, so that logits never
+leave the engine: candidates, logsumexp, entropy and one draw a row.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dlmc.denoiser.attention import KeyValue
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.denoiser import Denoiser
+
+HeadVariant = Literal["plain", "logits"]
+
+# Finite, so that 0 * SUPPRESSED is 0 in the entropy; low enough that its probability is exactly 0.
+SUPPRESSED = -1e30
+
+# Width of one bin of the two-level running sum in `draw`.
+_BIN = 256
+
+
+class HeadOutputs(NamedTuple):
+    """What the head says about [B,R] rows, in the order of the graph's outputs."""
+
+    top_ids: Tensor
+    """int64 [B,R,K], best first, the lower id first among equals."""
+    top_logits: Tensor
+    """float32 [B,R,K]."""
+    logsumexp: Tensor
+    """float32 [B,R]."""
+    entropy: Tensor
+    """float32 [B,R], in nats."""
+    tempered_logsumexp: Tensor
+    """float32 [B,R], of logits / temperature; `logsumexp` where the temperature is 0."""
+    sampled_id: Tensor
+    """int64 [B,R], a draw at the temperature; the best id where it is 0."""
+    sampled_logit: Tensor
+    """float32 [B,R], the untempered logit of `sampled_id`."""
+    logits: Tensor | None = None
+    """float32 [B,R,V], nothing suppressed; only in the variant ``logits``."""
+
+
+def _first_beyond(weights: Tensor, target: Tensor) -> Tensor:
+    """Return the first index [...] where the running sum of ``weights`` [...,N] passes ``target``.
+
+    Only indices of positive weight are eligible, whatever rounding does to the running sum; where
+    none passes (a target that rounding pushed up to the total) it is the last eligible one. A row
+    of NaN has none and yields 0, so that it cannot break the batch around it.
+    """
+    count = weights.shape[-1]
+    positions = torch.arange(count, dtype=weights.dtype, device=weights.device)
+    eligible = weights > 0
+    passed = eligible & (weights.cumsum(-1) > target.unsqueeze(-1))
+    score = torch.where(eligible, positions, -1.0)
+    return torch.where(passed, float(count), score).argmax(-1)
+
+
+def draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one index a row by inverting the cumulative distribution of ``weights``.
+
+    The sum runs over bins first and then inside one bin: over a vocabulary of 150,000 a single
+    float32 running sum would lose the tail, and be rounded differently by every engine.
+
+    Args:
+        weights: float32 [...,V], not negative, at least one positive in a row.
+        uniform: float32 [...], in [0,1).
+
+    Returns:
+        int64 [...], always an index of positive weight.
+    """
+    bins = functional.pad(weights, (0, -weights.shape[-1] % _BIN)).unflatten(-1, (-1, _BIN))
+    mass = bins.sum(-1)
+    target = uniform * mass.sum(-1)
+    chosen = _first_beyond(mass, target).unsqueeze(-1)
+    before = functional.pad(mass.cumsum(-1), (1, 0)).gather(-1, chosen).squeeze(-1)
+    inside = bins.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, _BIN)).squeeze(-2)
+    offset = _first_beyond(inside, (target - before).clamp(min=0))
+    return chosen.squeeze(-1) * _BIN + offset
+
+
+class Head(nn.Module):
+    """Reduces logits to `HeadOutputs`.
+
+    Args:
+        vocab_size: V.
+        candidates: K, at most V.
+        suppressed: ids that must never be predicted, fewer than V.
+        variant: ``logits`` hands out the raw logits as well.
+    """
+
+    suppressed: Tensor
+
+    def __init__(
+        self,
+        vocab_size: int,
+        candidates: int,
+        suppressed: Sequence[int],
+        variant: HeadVariant = "plain",
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.candidates = vocab_size, candidates
+        self.suppressed_ids, self.variant = tuple(suppressed), variant
+        # On the meta device this holds no values; the exporter asks `constants` for them.
+        values = self.constants()["suppressed"].to(torch.get_default_device())
+        self.register_buffer("suppressed", values, persistent=False)
+
+    def constants(self) -> dict[str, Tensor]:
+        """Return the true values of this module's buffers, by name."""
+        suppressed = torch.zeros(self.vocab_size, dtype=torch.bool, device="cpu")
+        suppressed[list(self.suppressed_ids)] = True
+        return {"suppressed": suppressed}
+
+    def forward(self, logits: Tensor, temperature: Tensor, uniform: Tensor) -> HeadOutputs:
+        """Reduce ``logits`` float32 [B,R,V], at ``temperature`` [B], with ``uniform`` [B,R]."""
+        allowed = torch.where(self.suppressed, SUPPRESSED, logits)
+        top_logits, top_ids = allowed.topk(self.candidates)
+        best = top_logits[..., :1]
+        shifted = allowed - best
+        weights = shifted.exp()
+        total = weights.sum(-1)
+        greedy = (temperature <= 0)[:, None]
+        divisor = torch.where(greedy, 1.0, temperature[:, None])
+        tempered = (shifted / divisor[..., None]).exp()
+        sampled = torch.where(greedy, top_ids[..., 0], draw(tempered, uniform))
+        return HeadOutputs(
+            top_ids=top_ids,
+            top_logits=top_logits,
+            logsumexp=best.squeeze(-1) + total.log(),
+            # With p = weights / total this is -sum(p log p), and no term of it is negative.
+            entropy=total.log() - (weights * shifted).sum(-1) / total,
+            tempered_logsumexp=best.squeeze(-1) / divisor + tempered.sum(-1).log(),
+            sampled_id=sampled,
+            sampled_logit=allowed.gather(-1, sampled.unsqueeze(-1)).squeeze(-1),
+            logits=logits if self.variant == "logits" else None,
+        )
+
+
+class DenoiserWithHead(nn.Module):
+    """The denoiser and its head: the inputs and outputs of the exported graph."""
+
+    def __init__(self, config: DenoiserConfig, head: Head) -> None:
+        super().__init__()
+        self.denoiser = Denoiser(config)
+        self.head = head
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        past: list[KeyValue],
+        head_rows: Tensor,
+        temperature: Tensor,
+        uniform: Tensor,
+    ) -> tuple[HeadOutputs, list[KeyValue]]:
+        """Run the denoiser over a block and the head over some of its rows.
+
+        Args:
+            input_ids: int64 [B,T].
+            position_ids: int64 [B,T].
+            attention_mask: bool [B,1,T,C+T], true = may attend.
+            past: one pair of float32 [B,H_kv,C,D] per layer.
+            head_rows: int64 [B,R], rows of the block that go through the head.
+            temperature: float32 [B], not negative.
+            uniform: float32 [B,R], in [0,1).
+
+        Returns:
+            What the head says about the rows, and the block's keys and values per layer.
+        """
+        hidden, present = self.denoiser(input_ids, position_ids, attention_mask, past)
+        index = head_rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        logits = self.denoiser.logits(hidden.gather(1, index))
+        return self.head(logits, temperature, uniform), present

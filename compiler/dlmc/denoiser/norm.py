@@ -1,0 +1,19 @@
+"""Root-mean-square normalisation."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class RmsNorm(nn.Module):
+    """RMSNorm (arXiv 1910.07467) over the last axis, computed in float32 whatever comes in."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` [..., size]; the result has the dtype of ``x``."""
+        shape = (self.weight.shape[0],)
+        return functional.rms_norm(x.float(), shape, self.weight.float(), self.eps).to(x.dtype)

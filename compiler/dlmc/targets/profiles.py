@@ -1,0 +1,100 @@
+"""Which fixed shapes to build: from the manifest, or from a request that overrides it."""
+
+from dataclasses import dataclass
+
+from dlmc_runtime.errors import UsageError
+from dlmc_runtime.manifest import Manifest, Profile
+
+_LARGEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What the command line may say about shapes; None keeps the bundle's own.
+
+    Attributes:
+        batch: batch sizes, one set of profiles each.
+        block: positions of a denoising forward.
+        cache: committed positions; families that see the whole sequence have none.
+        prefill: positions of a prefill forward; such families have none.
+        rows: rows that go through the head in a denoising forward.
+    """
+
+    batch: tuple[int, ...] | None = None
+    block: int | None = None
+    cache: int | None = None
+    prefill: int | None = None
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes below 1 (a cache may be empty)."""
+        sizes = {"block": self.block, "prefill": self.prefill, "rows": self.rows}
+        for name, value in sizes.items():
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} is {value}", "it must be at least 1")
+        if self.cache is not None and self.cache < 0:
+            raise UsageError(f"--cache is {self.cache}", "it must be at least 0")
+        for value in self.batch or ():
+            if not 1 <= value <= _LARGEST_BATCH:
+                raise UsageError(f"--batch holds {value}", f"use 1 to {_LARGEST_BATCH}")
+        if self.batch == ():
+            raise UsageError("--batch is empty", "give sizes like 1,4")
+
+
+def choose(manifest: Manifest, request: ProfileRequest) -> tuple[Profile, ...]:
+    """Return the profiles to build, cheapest first, without repetition.
+
+    Raises:
+        UsageError: the request contradicts the family or itself.
+    """
+    if request == ProfileRequest():
+        return manifest.profiles
+    regime = manifest.attention.regime
+    choose_for = _whole_sequence if regime == "full" else _cached
+    batches = request.batch or tuple(profile.batch for profile in manifest.profiles)
+    found = {p for batch in sorted(set(batches)) for p in choose_for(manifest, request, batch)}
+    longest = manifest.model.max_position_embeddings
+    for profile in found:
+        if profile.block > longest or profile.cache > longest:
+            raise UsageError(
+                f"a profile of {profile} exceeds the model's {longest} positions",
+                "ask for a smaller --block, --cache or --prefill",
+            )
+    return tuple(sorted(found, key=lambda p: (p.batch, p.block, p.cache, p.rows)))
+
+
+def _whole_sequence(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:
+    """Families that see the whole sequence: one forward over it, no cache."""
+    for name, value in (("cache", request.cache), ("prefill", request.prefill)):
+        if value:
+            raise UsageError(
+                f"--{name} makes no sense for {manifest.family}, which sees the whole sequence",
+                "give the longest sequence as --block",
+            )
+    block = request.block or max(profile.block for profile in manifest.profiles)
+    rows = request.rows or min(manifest.attention.block_length, block)
+    return [Profile(batch=batch, block=block, cache=0, rows=_at_most(rows, block))]
+
+
+def _cached(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:
+    """Families with an exact cache: one profile to denoise and commit, one to prefill."""
+    length = manifest.attention.block_length
+    block = request.block or max(length, min(p.block for p in manifest.profiles))
+    if block < length:
+        raise UsageError(f"--block is {block}", f"the model denoises {length} positions together")
+    own_cache = max(profile.cache for profile in manifest.profiles)
+    cache = own_cache if request.cache is None else request.cache
+    prefill = request.prefill or max(profile.block for profile in manifest.profiles)
+    if prefill < length:
+        raise UsageError(f"--prefill is {prefill}", f"it must hold a block of {length}")
+    rows = _at_most(request.rows or block, block)
+    return [
+        Profile(batch=batch, block=block, cache=cache, rows=rows),
+        Profile(batch=batch, block=prefill, cache=cache, rows=1),
+    ]
+
+
+def _at_most(rows: int, block: int) -> int:
+    if rows > block:
+        raise UsageError(f"--rows is {rows}", f"a forward has only {block} positions")
+    return rows

@@ -1,0 +1,146 @@
+"""The denoising loop's one step: one forward for a batch of rows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dlmc_runtime import masks
+from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.events import Denoised
+from dlmc_runtime.manifest import Profile
+from dlmc_runtime.prediction import predict
+from dlmc_runtime.profiles import ProfileTable
+from dlmc_runtime.row import Row, Task
+
+
+class Batch:
+    """Rows that share forwards. Each keeps its own position, length, sampler and phase.
+
+    Raises:
+        RequestError: the rows do not fit any profile of the engine.
+    """
+
+    def __init__(self, engine: Engine, rows: Sequence[Row]) -> None:
+        self.engine, self.rows = engine, list(rows)
+        self.table = ProfileTable(engine.profiles)
+        needed = max(row.cache_needed for row in rows)
+        self.size, self.context = self.table.room(len(rows), needed)
+        if len(rows) > self.size:
+            raise ValueError(f"{len(rows)} rows in a batch of {self.size}")
+        self.cache = engine.cache(self.size, self.context)
+        self.chunk = self.table.chunk(self.size, self.context)
+        self._inputs: dict[Profile, Inputs] = {}
+        for row in rows:  # refuse now what no profile takes, not in the middle of a run
+            longest = row.block_length if row.cached_regime else len(row.canvas)
+            self.table.smallest(self.size, self.context, longest, min(row.block_length, longest))
+
+    def inputs(self, profile: Profile) -> Inputs:
+        """Return the profile's input buffers, allocated at first use."""
+        if profile not in self._inputs:
+            self._inputs[profile] = self.engine.inputs(profile)
+        return self._inputs[profile]
+
+    @property
+    def active(self) -> list[int]:
+        """Indices of rows that still need forwards."""
+        return [index for index, row in enumerate(self.rows) if not row.finished]
+
+
+def step(batch: Batch) -> list[Denoised]:
+    """Run one forward and apply it to every row that took part.
+
+    Rows that must prefill go first, by themselves; denoising and committing rows share a forward.
+
+    Returns:
+        One event for each row that was denoised.
+
+    Raises:
+        EngineError: the engine failed or answered NaN for one of the rows.
+    """
+    tasks = {index: batch.rows[index].task(batch.chunk) for index in batch.active}
+    prefill = {index: task for index, task in tasks.items() if task.kind == "prefill"}
+    tasks = prefill or tasks
+    block = max(task.end - task.start for task in tasks.values())
+    rows = max(task.head_end - task.head_start for task in tasks.values())
+    profile = batch.table.smallest(batch.size, batch.context, block, rows)
+    inputs = batch.inputs(profile)
+    for index in range(batch.size):
+        _feed(inputs, index, batch.rows[index] if index in tasks else None, tasks.get(index))
+    stores = [
+        Store(index, task.end - task.start)
+        for index, task in tasks.items()
+        if task.kind != "denoise"
+    ]
+    outputs = batch.engine.forward(inputs, batch.cache, stores)
+    events = []
+    for index, task in tasks.items():
+        if task.kind == "denoise":
+            events.append(_apply(batch.rows[index], index, task, inputs, outputs))
+        else:
+            batch.rows[index].stored(task)
+    return events
+
+
+def _feed(inputs: Inputs, index: int, row: Row | None, task: Task | None) -> None:
+    """Fill one row of the input buffers; a row without a task is padding."""
+    mask = inputs.attention_mask[index, 0]
+    if row is None or task is None:
+        key: object = "padding"
+        if inputs.mask_keys[index] != key:
+            masks.fill(mask, "full", "denoise", 0, 0, 0, 1)
+            inputs.mask_keys[index] = key
+            inputs.temperature[index] = 0.0
+        return
+    count = task.end - task.start
+    inputs.input_ids[index, :count] = row.canvas[task.start : task.end]
+    key = (task.kind, task.start, task.end, row.cached)
+    if inputs.mask_keys[index] != key:
+        kind: masks.Kind = "denoise" if task.kind == "denoise" else "store"
+        masks.fill(mask, row.regime, kind, task.start, task.end, row.cached, row.block_length)
+        inputs.mask_keys[index] = key
+        inputs.input_ids[index, count:] = row.canvas[task.start]
+        inputs.position_ids[index] = np.arange(task.start, task.start + inputs.profile.block)
+    asked = task.head_end - task.head_start
+    first = task.head_start - task.start
+    if task.kind != "denoise":  # nobody reads the head: any valid row will do
+        inputs.head_rows[index] = first
+        inputs.temperature[index] = 0.0
+        return
+    inputs.head_rows[index, :asked] = np.arange(first, first + asked)
+    inputs.head_rows[index, asked:] = first
+    inputs.temperature[index] = row.request.sampler.temperature
+    drawn = row.draw(asked)
+    if drawn is not None:
+        inputs.uniform[index, :asked] = drawn
+
+
+def _apply(row: Row, index: int, task: Task, inputs: Inputs, outputs: Outputs) -> Denoised:
+    """Let a row's sampler act on its prediction."""
+    count = task.head_end - task.head_start
+    prediction = predict(
+        outputs,
+        index,
+        count,
+        row.request.sampler,
+        tempered=row.sampler.tempered,
+        uniform=inputs.uniform[index, :count],
+    )
+    if not np.isfinite(prediction.confidence).all():
+        raise EngineError(
+            f"the engine answered NaN at forward {row.forwards + 1} of row {index}",
+            "compare it with the reference: dlmc validate",
+        )
+    if row.sampler.noisy:
+        prediction = replace(prediction, noise=row.uniforms.random(count))
+    row.denoised(prediction)
+    return Denoised(
+        row=index,
+        forward=row.forwards,
+        start=task.head_start - row.prompt_length,
+        end=task.head_end - row.prompt_length,
+        canvas=row.canvas[row.prompt_length :].copy(),
+        masked=row.masked[row.prompt_length :].copy(),
+        confidence=prediction.confidence,
+    )

@@ -1,0 +1,96 @@
+"""What the denoising loop asks of an engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlmc_runtime.cache import Cache
+from dlmc_runtime.manifest import Manifest, Profile
+
+OUTPUTS = (
+    "top_ids",
+    "top_logits",
+    "logsumexp",
+    "entropy",
+    "tempered_logsumexp",
+    "sampled_id",
+    "sampled_logit",
+)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The head's answer for R rows of B; candidates are sorted best first.
+
+    ``top_ids`` int64 and ``top_logits`` float32 are [B,R,K]; the others are [B,R]: float32, and
+    int64 for ``sampled_id``.
+    """
+
+    top_ids: NDArray[np.int64]
+    top_logits: NDArray[np.float32]
+    logsumexp: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+    tempered_logsumexp: NDArray[np.float32]
+    sampled_id: NDArray[np.int64]
+    sampled_logit: NDArray[np.float32]
+
+
+class Inputs:
+    """Input buffers of one profile, allocated once and filled in place before each forward."""
+
+    def __init__(self, profile: Profile) -> None:
+        batch, block, rows = profile.batch, profile.block, profile.rows
+        self.profile = profile
+        self.input_ids = np.zeros((batch, block), np.int64)
+        self.position_ids = np.zeros((batch, block), np.int64)
+        self.attention_mask = np.zeros((batch, 1, block, profile.cache + block), np.bool_)
+        self.head_rows = np.zeros((batch, rows), np.int64)
+        self.temperature = np.zeros(batch, np.float32)
+        self.uniform = np.zeros((batch, rows), np.float32)
+        # What each row's mask was last filled for: filling is skipped while it stays the same.
+        self.mask_keys: list[object] = [None] * batch
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return the buffers by graph input name."""
+        return {
+            "input_ids": self.input_ids,
+            "position_ids": self.position_ids,
+            "attention_mask": self.attention_mask,
+            "head_rows": self.head_rows,
+            "temperature": self.temperature,
+            "uniform": self.uniform,
+        }
+
+
+@dataclass(frozen=True)
+class Store:
+    """Keep the first ``count`` positions that ``row`` feeds: append them to its cache."""
+
+    row: int
+    count: int
+
+
+class Engine(Protocol):
+    """A built denoiser. It owns the memory that a device needs; the loop only fills buffers."""
+
+    manifest: Manifest
+    profiles: tuple[Profile, ...]
+
+    def cache(self, batch: int, size: int) -> Cache:
+        """Allocate an empty cache for ``batch`` rows of ``size`` positions."""
+        ...
+
+    def inputs(self, profile: Profile) -> Inputs:
+        """Allocate the input buffers of a profile."""
+        ...
+
+    def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
+        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds; calling it again does nothing."""
+        ...

@@ -1,0 +1,76 @@
+"""What the denoising loop reports while it runs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one prompt.
+
+    Attributes:
+        text: the generated text; empty for a bundle without a tokenizer.
+        tokens: generated ids up to, and without, the stop id.
+        prompt_tokens: number of prompt ids.
+        forwards: engine runs this row took part in: prefill, denoise and commit.
+        finish_reason: ``stop`` or ``length``.
+        seconds: wall time from the first forward to the last of the call.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    forwards: int
+    finish_reason: str
+    seconds: float
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Generated tokens over forwards (TPF)."""
+        return len(self.tokens) / self.forwards if self.forwards else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over seconds."""
+        return len(self.tokens) / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """A forward has changed a row's canvas.
+
+    ``canvas`` int64 [G] holds the whole generated part, ``masked`` bool [G] what is still open;
+    ``start`` and ``end`` bound the block just denoised, counted from the first generated position
+    (``start`` is negative where the block begins with prompt tokens), and ``confidence`` float64
+    [end - start] is the probability of each position's token in this forward.
+    """
+
+    row: int
+    forward: int
+    start: int
+    end: int
+    canvas: NDArray[np.int64]
+    masked: NDArray[np.bool_]
+    confidence: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The next tokens of a row are final; ``text`` is what they add to the text so far."""
+
+    row: int
+    tokens: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A row is done."""
+
+    row: int
+    result: Result
+
+
+Event = Denoised | Committed | Finished

@@ -1,0 +1,210 @@
+"""`Generator`: prompts in, text out."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TypedDict, TypeGuard, Unpack
+
+import numpy as np
+
+from dlmc_runtime import decode, engines
+from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engines.base import Engine
+from dlmc_runtime.errors import RequestError, UsageError
+from dlmc_runtime.events import Event, Finished, Result
+from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.reader import Reader
+from dlmc_runtime.row import Request, Row
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.stop import StopRule
+from dlmc_runtime.text import TextCodec
+
+Prompt = str | Sequence[int]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of `Generator.request`, and so of `generate` and `stream`."""
+
+    max_new_tokens: int | None
+    sampler: SamplerConfig | None
+    seed: int
+    stop: Sequence[str]
+    ignore_eos: bool
+    keep_cache: bool
+
+
+def _is_one(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+    return isinstance(prompt, str) or all(isinstance(x, int | np.integer) for x in prompt)
+
+
+class Generator:
+    """An engine with its tokenizer, ready to generate.
+
+    Use `load`; close it, or use it as a context manager, to release the engine.
+    """
+
+    def __init__(self, engine: Engine, text: TextCodec | None) -> None:
+        self.engine, self.text = engine, text
+
+    @classmethod
+    def load(cls, bundle: str | Path, target: str = "onnxruntime-cpu") -> "Generator":
+        """Check a bundle and load its engine for ``target``.
+
+        Raises:
+            BundleError: the bundle is damaged, unsafe, or of a newer version.
+            EngineError: no engine was built for the target, or it does not run here.
+        """
+        opened = Bundle.open(Path(bundle))
+        spec = opened.manifest.text
+        text = None if spec is None else TextCodec.load(opened.root, spec)
+        return cls(engines.load(opened, target), text)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's manifest."""
+        return self.engine.manifest
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The shapes the engine was built for."""
+        return self.engine.profiles
+
+    @property
+    def sampler(self) -> SamplerConfig:
+        """The bundle's default sampler."""
+        spec = self.manifest.sampler
+        return SamplerConfig().updated(name=spec.name, **spec.parameters)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        sampler: SamplerConfig | None = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        keep_cache: bool = False,
+    ) -> Request:
+        """Check and complete what a row asks for.
+
+        Raises:
+            UsageError: an argument has an illegal value.
+            RequestError: this bundle cannot do what is asked.
+        """
+        ids = self._encode(prompt)
+        count = self.manifest.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if count < 1:
+            raise UsageError(f"max_new_tokens is {count}", "it must be at least 1")
+        if seed < 0:
+            raise UsageError(f"seed is {seed}", "it must be at least 0")
+        if isinstance(stop, str) or not all(stop):
+            raise UsageError("stop holds an empty string or is one", "give a list of strings")
+        if stop and self.text is None:
+            raise RequestError("the bundle has no tokenizer", "give no stop strings")
+        limit = self.manifest.model.max_position_embeddings
+        if len(ids) + count > limit:
+            raise RequestError(
+                f"prompt ({len(ids)} tokens) and answer ({count}) exceed the model's {limit}",
+                "shorten the prompt or ask for fewer tokens",
+            )
+        config = sampler or self.sampler
+        self._check(config)
+        tokens = self.manifest.tokens
+        stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
+        rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
+        return Request(ids, count, config, seed, rule, keep_cache)
+
+    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            if self.text is None:
+                raise RequestError("the bundle has no tokenizer", "give token ids")
+            ids = tuple(self.text.encode(prompt))
+        else:
+            ids = tuple(int(token) for token in prompt)
+        if not ids:
+            raise RequestError("the prompt is empty", "give at least one token")
+        size = self.manifest.model.vocab_size
+        outside = [token for token in ids if not 0 <= token < size]
+        if outside:
+            raise RequestError(f"the prompt holds token id {outside[0]}", f"ids end at {size - 1}")
+        return ids
+
+    def _check(self, config: SamplerConfig) -> None:
+        """Refuse what the bundle's head or attention cannot serve."""
+        kept = self.manifest.head.candidates
+        if config.top_k > kept:
+            raise RequestError(
+                f"top_k {config.top_k} needs more candidates than the {kept} the graph keeps",
+                f"ask for at most {kept}, or export with --candidates {config.top_k}",
+            )
+        own = self.manifest.attention
+        if config.block_length not in (None, own.block_length) and own.regime != "full":
+            raise RequestError(
+                f"block_length {config.block_length} differs from the model's {own.block_length}",
+                "export with --block-length for a checkpoint trained that way",
+            )
+
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> Result | list[Result]:
+        """Generate the answer of one prompt, or of a list of prompts in one batch.
+
+        Args:
+            prompt: text or token ids, or a list of those.
+            options: the keyword arguments of `request`, the same for every prompt; use `run`
+                for rows that differ.
+
+        Returns:
+            One result, or a list in the order of the prompts.
+        """
+        if _is_one(prompt):
+            return self.run([self.request(prompt, **options)])[0]
+        return self.run([self.request(one, **options) for one in prompt])
+
+    def run(self, requests: Sequence[Request]) -> list[Result]:
+        """Serve requests in batches as wide as the engine allows."""
+        results: dict[int, Result] = {}
+        for event in self.events(requests):
+            if isinstance(event, Finished):
+                results[event.row] = event.result
+        return [results[index] for index in range(len(requests))]
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Event]:
+        """Generate the answer of one prompt, reporting every forward; options as in `request`."""
+        return self.events([self.request(prompt, **options)])
+
+    def events(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Serve requests, reporting every forward. ``row`` in an event indexes ``requests``."""
+        widest = max(profile.batch for profile in self.profiles)
+        for first in range(0, len(requests), widest):
+            rows = [Row(request, self.manifest) for request in requests[first : first + widest]]
+            yield from self._batch(decode.Batch(self.engine, rows), first)
+
+    def _batch(self, batch: decode.Batch, first: int) -> Iterator[Event]:
+        began = time.perf_counter()
+        readers = [Reader(row, self.text, first + i) for i, row in enumerate(batch.rows)]
+        active = batch.active
+        while active:
+            for event in decode.step(batch):
+                yield replace(event, row=event.row + first) if first else event
+            for index in active:
+                yield from readers[index].advance(time.perf_counter() - began)
+            active = batch.active
+
+    def close(self) -> None:
+        """Release the engine."""
+        self.engine.close()
+
+    def __enter__(self) -> "Generator":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

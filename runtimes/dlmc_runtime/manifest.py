@@ -1,0 +1,259 @@
+"""The manifest: what a bundle is, field by field, and the only place that says so.
+
+Every model here is frozen and refuses unknown keys; the published JSON Schema is generated from
+`Manifest`. Reading checks structure only. Files are checked in `bundle`.
+"""
+
+import json
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from dlmc_runtime.errors import BundleError
+
+SCHEMA_VERSION = 1
+MAX_MANIFEST_BYTES = 16 << 20
+_SHOWN = 300  # characters of a problem that an error message repeats
+
+Regime = Literal["full", "block", "context"]
+DataType = Literal["int64", "bool", "float32", "float16", "bfloat16"]
+Count = Annotated[int, Field(ge=1, le=1 << 40)]
+Natural = Annotated[int, Field(ge=0, le=1 << 40)]
+TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _inside(path: str) -> str:
+    """Accept a relative POSIX path that stays inside the bundle."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
+        raise ValueError("must be a relative path inside the bundle")
+    if ":" in parts[0] or str(PurePosixPath(path)) != path:
+        raise ValueError("must be a normalised relative path")
+    return path
+
+
+BundlePath = Annotated[str, AfterValidator(_inside)]
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, strict, closed, every number finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TensorSpec(Record):
+    """A graph input or output; a string in ``shape`` is a symbolic dimension."""
+
+    name: str
+    dtype: DataType
+    shape: tuple[Natural | str, ...]
+
+
+class Profile(Record):
+    """One fixed shape: B rows of T positions over C cached ones, R of T through the head."""
+
+    batch: Count
+    block: Count
+    cache: Natural
+    rows: Count
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> Self:
+        if self.rows > self.block:
+            raise ValueError(f"rows {self.rows} exceed block {self.block}")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.block} over {self.cache}, {self.rows} rows"
+
+
+class Model(Record):
+    """The network's shape, as far as the runtime needs it."""
+
+    vocab_size: Count
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count
+    head_dim: Count
+    max_position_embeddings: Count
+    parameters: Count
+
+
+class Attention(Record):
+    """Who may see whom (regime) and how many positions are denoised together."""
+
+    regime: Regime
+    block_length: Count
+
+
+class Tokens(Record):
+    """Special token ids. ``suppressed`` ids can never be predicted: the graph forbids them."""
+
+    mask: TokenId
+    stop: tuple[TokenId, ...]
+    pad: TokenId
+    bos: TokenId | None = None
+    suppressed: tuple[TokenId, ...]
+
+
+class Head(Record):
+    """The vocabulary head: how many candidates a row keeps, and whether logits leave the graph."""
+
+    variant: Literal["plain", "logits"]
+    candidates: Count
+
+
+class SamplerSpec(Record):
+    """Default sampler of the bundle: a registered name and its parameters."""
+
+    name: str
+    parameters: dict[str, int | float | bool | str | tuple[int, ...] | None] = {}
+
+
+class TextSpec(Record):
+    """Tokenizer files; ``chat_template`` is a Jinja file, absent for base models."""
+
+    tokenizer: BundlePath
+    chat_template: BundlePath | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+
+
+class Tolerance(Record):
+    """How far an output may be from the reference before an engine counts as different."""
+
+    atol: Annotated[float, Field(ge=0)]
+    rtol: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Provenance(Record):
+    """Where the bundle comes from and what made it."""
+
+    source: str
+    revision: str | None = None
+    recipe: str | None = None
+    versions: dict[str, str]
+
+
+class FileRecord(Record):
+    """Size in bytes and hash of a file of the bundle."""
+
+    size: Natural
+    sha256: Sha256
+
+
+class Manifest(Record):
+    """Everything a runtime must know about a bundle before it opens another file of it."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    family: str
+    architecture: str
+    attention: Attention
+    shift: Literal[0, 1]
+    tokens: Tokens
+    model: Model
+    head: Head
+    precision: Literal["float32"]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[Profile, ...] = Field(min_length=1)
+    sampler: SamplerSpec
+    max_new_tokens: Count
+    text: TextSpec | None
+    tolerances: dict[str, Tolerance]
+    provenance: Provenance
+    graph: BundlePath
+    weights: tuple[BundlePath, ...]
+    files: dict[BundlePath, FileRecord]
+
+    @model_validator(mode="after")
+    def _files_are_listed(self) -> Self:
+        named = [self.graph, *self.weights]
+        if self.text is not None:
+            named += [self.text.tokenizer, self.text.chat_template or self.text.tokenizer]
+        missing = [name for name in named if name not in self.files]
+        if missing:
+            raise ValueError(f"no size and hash for {missing[0]}")
+        return self
+
+
+class EngineRecord(Record):
+    """``engine.json``: what `dlmc build` made, for what, from what."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    target: str
+    device: str
+    precision: str
+    profiles: tuple[Profile, ...] = Field(min_length=1)
+    plan: BundlePath
+    options: dict[str, str] = {}
+    manifest_sha256: Sha256
+    versions: dict[str, str]
+    files: dict[BundlePath, FileRecord]
+
+
+RecordType = TypeVar("RecordType", bound=Record)
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Name the first offending field. Keys come from the file: make them fit for a terminal."""
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(map(str, problem["loc"]))
+    message = problem["msg"].removeprefix("Value error, ")
+    text = f"{where}: {message}" if where else message
+    shown = "".join(symbol if symbol.isprintable() else "?" for symbol in text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; refuse a key given twice, which two readers could read differently."""
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return data
+
+
+def _parse(kind: type[RecordType], text: bytes, where: str) -> RecordType:
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{where} is larger than {MAX_MANIFEST_BYTES} bytes", "export it again")
+    try:
+        data: Any = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{where} is not valid JSON ({error})", "export it again") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if type(version) is not int:  # true and 1.0 equal 1, and are not versions
+        raise BundleError(f"{where} states no schema version", "export or build it again")
+    if version > SCHEMA_VERSION:
+        raise BundleError(
+            f"{where} has schema version {version}, this dlmc reads up to {SCHEMA_VERSION}",
+            "upgrade dlmc or export the checkpoint with this version",
+        )
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise BundleError(f"{where}: {_first_problem(error)}", "export or build it again") from None
+
+
+def parse_manifest(text: bytes, where: str = "manifest.json") -> Manifest:
+    """Parse and check a manifest.
+
+    Raises:
+        BundleError: it is not JSON, has a newer schema, or breaks the schema; the message names
+            the first offending field.
+    """
+    return _parse(Manifest, text, where)
+
+
+def parse_engine_record(text: bytes, where: str = "engine.json") -> EngineRecord:
+    """Parse and check an engine record; raises `BundleError` like `parse_manifest`."""
+    return _parse(EngineRecord, text, where)
