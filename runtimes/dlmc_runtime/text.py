@@ -1,0 +1,130 @@
+"""Between text and token ids: the tokenizer and the chat template of a bundle."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dlmc_runtime.errors import BundleError, DlmcError, UsageError
+from dlmc_runtime.manifest import TextSpec
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from dlmc_runtime.template import ChatTemplate
+
+MAX_TOKENIZER_BYTES = 256 << 20
+_MAX_ID = (1 << 32) - 1  # what the tokenizer library's ids can hold
+
+
+class TextCodec:
+    """Encodes prompts, decodes answers and renders conversations.
+
+    Args:
+        tokenizer: of the `tokenizers` library, without truncation or padding.
+        template: absent for base models.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", template: "ChatTemplate | None") -> None:
+        self._tokenizer, self._template = tokenizer, template
+
+    @classmethod
+    def load(cls, bundle_root: Path, spec: TextSpec) -> Self:
+        """Read the files that ``spec`` names.
+
+        Raises:
+            BundleError: a file is missing, too large or not what it should be.
+        """
+        tokenizer = _tokenizer(bundle_root, spec.tokenizer)
+        if spec.chat_template is None:
+            return cls(tokenizer, None)
+        from dlmc_runtime.template import MAX_TEMPLATE_BYTES, ChatTemplate
+
+        source = _read(bundle_root, spec.chat_template, MAX_TEMPLATE_BYTES)
+        variables = {"bos_token": spec.bos_token or "", "eos_token": spec.eos_token or ""}
+        return cls(tokenizer, ChatTemplate(source, spec.chat_template, variables))
+
+    @property
+    def has_template(self) -> bool:
+        """Whether `chat` can render a conversation."""
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the token ids of ``text``.
+
+        Raises:
+            UsageError: the text holds lone surrogates, as badly decoded bytes leave them.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            where = f"the text is not valid Unicode at character {error.start}"
+            raise UsageError(where, "give it as UTF-8") from None
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ``ids``; never raises.
+
+        Bytes that are no valid UTF-8, such as half a character at the end of a block, become
+        U+FFFD, and ids the tokenizer does not know are left out.
+        """
+        known = [int(token) for token in ids if 0 <= token <= _MAX_ID]
+        return str(self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
+
+    def token(self, token: int) -> str:
+        """Return one token as a reader sees it, special tokens by name."""
+        return self.decode((token,), skip_special_tokens=False)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
+        """Render a conversation of ``{"role": …, "content": …}`` messages into a prompt.
+
+        Args:
+            messages: the conversation.
+            add_generation_prompt: end with the opening of the assistant's turn.
+            variables: what else this template reads, for instance ``enable_thinking``.
+
+        Raises:
+            DlmcError: there is no template, or it fails or refuses the messages.
+        """
+        if self._template is None:
+            raise DlmcError("this bundle has no chat template", "give the prompt as plain text")
+        return self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, **variables
+        )
+
+
+def _tokenizer(root: Path, name: str) -> "Tokenizer":
+    """Load ``tokenizer.json`` so that it encodes a text whole, whatever the file asks for."""
+    text = _read(root, name, MAX_TOKENIZER_BYTES)
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # noqa: BLE001  (the library raises nothing narrower)
+        problem = f"{name} is not a tokenizer ({error})"
+        raise BundleError(problem, "export the checkpoint again") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _read(root: Path, name: str, limit: int) -> str:
+    """Read a UTF-8 file of the bundle of at most ``limit`` bytes."""
+    hint = "export the checkpoint again"
+    try:
+        with (root / name).open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        problem = f"{name} cannot be read ({error.strerror})"
+        raise BundleError(problem, hint) from None
+    if len(data) > limit:
+        raise BundleError(f"{name} is larger than {limit} bytes", hint)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{name} is not UTF-8 at byte {error.start}", hint) from None
