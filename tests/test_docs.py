@@ -1,8 +1,9 @@
 """What the documentation derives from the sources is current, and its links lead somewhere."""
 
-import importlib.util
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,10 +19,7 @@ _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#|mailto:)([^)#\s]+)[^)]*\)")
 @pytest.fixture(scope="module")
 def generate():
     """The program that writes the derived parts, as a module."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "generate.py")))
 
 
 @pytest.mark.parametrize("name", ["manifest.schema.json", "engine.schema.json"])

@@ -6,7 +6,7 @@ Every model here is frozen and refuses unknown keys; the published JSON Schema i
 
 import json
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +19,7 @@ from pydantic import (
 
 from dlmc_runtime.errors import BundleError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 MAX_MANIFEST_BYTES = 16 << 20
 _SHOWN = 300  # characters of a problem that an error message repeats
 
