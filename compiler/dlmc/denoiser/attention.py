@@ -28,7 +28,8 @@ class Attention(nn.Module):
         self.k_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        return heads
 
     def forward(
         self, x: Tensor, rope: KeyValue, attention_mask: Tensor, past: KeyValue

@@ -30,7 +30,10 @@ class Layer(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Decoder stack shared by the dense families. Parameter names follow Qwen3 without ``model.``."""
+    """Decoder stack shared by the dense families.
+
+    Parameter names are those of Qwen3 without the leading ``model.``.
+    """
 
     def __init__(self, config: DenoiserConfig) -> None:
         super().__init__()

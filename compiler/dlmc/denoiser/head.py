@@ -73,7 +73,8 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         int64 [...], always an index of positive weight.
     """
-    bins = functional.pad(weights, (0, -weights.shape[-1] % _BIN)).unflatten(-1, (-1, _BIN))
+    padded = functional.pad(weights, (0, -weights.shape[-1] % _BIN))
+    bins = padded.reshape(*uniform.shape, -1, _BIN)
     mass = bins.sum(-1)
     target = uniform * mass.sum(-1)
     chosen = _first_beyond(mass, target).unsqueeze(-1)

@@ -1,0 +1,1 @@
+"""From a checkpoint to a bundle: trace, rewrite the graph, reference the weights, write."""

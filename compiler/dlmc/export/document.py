@@ -1,0 +1,73 @@
+"""The manifest of a planned export."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from dlmc.export.graph_io import graph_inputs, graph_outputs
+from dlmc.export.plan import ExportPlan
+from dlmc_runtime.manifest import (
+    Attention,
+    FileRecord,
+    Head,
+    Manifest,
+    Model,
+    Provenance,
+    Tokens,
+)
+from dlmc_runtime.version import __version__
+
+GRAPH = "denoiser.onnx"
+
+# Whatever decides how the graph looks.
+_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript")
+
+
+def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifest:
+    """Return the manifest of a bundle made by ``plan`` that holds ``files``."""
+    spec, options = plan.spec, plan.options
+    return Manifest(
+        family=spec.family,
+        architecture=spec.architecture,
+        attention=Attention(regime=spec.regime, block_length=spec.block_length),
+        shift=spec.shift,
+        tokens=Tokens(
+            mask=spec.mask_id,
+            stop=spec.stop_ids,
+            pad=spec.pad_id,
+            bos=spec.bos_id,
+            suppressed=plan.suppressed,
+        ),
+        model=_model(plan),
+        head=Head(variant=options.variant, candidates=spec.candidates),
+        precision="float32",
+        inputs=graph_inputs(spec.denoiser),
+        outputs=graph_outputs(spec.denoiser, spec.candidates, options.variant),
+        profiles=plan.profiles,
+        sampler=plan.sampler,
+        max_new_tokens=plan.max_new_tokens,
+        text=plan.text.spec if plan.text else None,
+        tolerances=dict(plan.tolerances),
+        provenance=Provenance(
+            source=plan.source,
+            revision=plan.revision,
+            recipe=plan.recipe,
+            versions={"dlmc": __version__} | {tool: version(tool) for tool in _TOOLS},
+        ),
+        graph=GRAPH,
+        weights=tuple(plan.files),
+        files=dict(files),
+    )
+
+
+def _model(plan: ExportPlan) -> Model:
+    denoiser = plan.spec.denoiser
+    return Model(
+        vocab_size=denoiser.vocab_size,
+        hidden_size=denoiser.hidden_size,
+        num_hidden_layers=denoiser.num_hidden_layers,
+        num_attention_heads=denoiser.num_attention_heads,
+        num_key_value_heads=denoiser.num_key_value_heads,
+        head_dim=denoiser.head_dim,
+        max_position_embeddings=plan.spec.max_position_embeddings,
+        parameters=plan.parameters,
+    )

@@ -1,0 +1,39 @@
+"""Refuse a graph that some target could not read."""
+
+import onnx_ir as ir
+
+# What TensorRT refuses, or what hides a shape that depends on data.
+_FORBIDDEN = frozenset(
+    {"If", "Loop", "Scan", "NonZero", "SplitToSequence", "SequenceAt", "SequenceConstruct"}
+)
+
+
+class CheckGraph(ir.passes.InPlacePass):
+    """Changes nothing; fails where the graph is not plain ONNX of one opset.
+
+    That is: only the default domain, no functions, no control flow and sequences, no attention
+    with more than one output, and no initializer that nothing uses.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Look at every node."""
+        problem = _problem(model)
+        if problem:
+            raise ir.passes.PassError(f"the traced graph {problem}")
+        return ir.passes.PassResult(model, modified=False)
+
+
+def _problem(model: ir.Model) -> str:
+    """Return, as a predicate, the first thing that is wrong; empty where nothing is."""
+    if model.functions:
+        return f"has functions: {sorted(map(str, model.functions))}"
+    domains = sorted(domain for domain in model.opset_imports if domain)
+    if domains:
+        return f"imports the operator sets {domains}"
+    for node in model.graph:
+        if node.domain or node.op_type in _FORBIDDEN:
+            return f"has the operator {node.domain}::{node.op_type} ({node.name})"
+        if node.op_type == "Attention" and len(node.outputs) != 1:
+            return f"has an attention with {len(node.outputs)} outputs ({node.name})"
+    unused = [name for name, value in model.graph.initializers.items() if not value.uses()]
+    return f"does not use {unused[0]}" if unused else ""

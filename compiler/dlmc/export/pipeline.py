@@ -1,0 +1,66 @@
+"""`dlmc export`: from a checkpoint to a bundle, as one list of stages."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dlmc.export.bundle_writer import BundleWriter
+from dlmc.export.document import GRAPH, build_manifest
+from dlmc.export.options import ExportOptions
+from dlmc.export.plan import ExportPlan, plan_export
+
+__all__ = ["ExportOptions", "ExportPlan", "export_checkpoint", "plan_export"]
+
+
+def export_checkpoint(
+    options: ExportOptions, announce: Callable[[ExportPlan], None] = lambda _: None
+) -> Path:
+    """Make a bundle and return its folder.
+
+    Args:
+        options: what to export, and how.
+        announce: called with the plan before the work starts.
+
+    Raises:
+        UsageError: as `plan_export`.
+        CheckpointError: as `plan_export`.
+        DlmcError: the bundle cannot be written. Nothing is left behind, whatever happens.
+    """
+    plan = plan_export(options)
+    announce(plan)
+    with BundleWriter(options.output, force=options.force) as bundle:
+        bundle.write(GRAPH, _graph(plan))
+        _add_weights(plan, bundle)
+        _add_text(plan, bundle)
+        bundle.finish(lambda files: build_manifest(plan, files))
+    return options.output
+
+
+def _graph(plan: ExportPlan) -> bytes:
+    """Trace the denoiser and point its parameters at the checkpoint's bytes."""
+    import onnx_ir as ir
+
+    from dlmc.denoiser.head import Head
+    from dlmc.export.passes.attach_weights import AttachWeights
+    from dlmc.export.trace import trace
+    from dlmc.export.weights import external_tensors
+
+    config, spec = plan.spec.denoiser, plan.spec
+    head = Head(config.vocab_size, spec.candidates, plan.suppressed, plan.options.variant)
+    model = trace(config, head)
+    AttachWeights(external_tensors(plan.weights))(model)
+    graph: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    return graph
+
+
+def _add_weights(plan: ExportPlan, bundle: BundleWriter) -> None:
+    for name, source in plan.files.items():
+        bundle.link(source, name)
+
+
+def _add_text(plan: ExportPlan, bundle: BundleWriter) -> None:
+    if plan.text is None:
+        return
+    for name, source in plan.text.copies.items():
+        bundle.copy(source, name)
+    if plan.text.spec.chat_template and plan.text.template is not None:
+        bundle.write(plan.text.spec.chat_template, plan.text.template.encode())

@@ -1,0 +1,207 @@
+"""Everything about an export that can be decided and checked before anything is written."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlmc.checkpoint import (
+    Checkpoint,
+    ResolvedCheckpoint,
+    TensorLocation,
+    check_weights,
+    expected_shapes,
+    resolve,
+)
+from dlmc.export.bundle_writer import check_output
+from dlmc.export.defaults import TOLERANCES, default_profiles
+from dlmc.export.options import ExportOptions
+from dlmc.export.text import Text, read_text
+from dlmc.export.weights import files_of, imagine_weights
+from dlmc.families import Family, FamilySpec, Overrides, detect
+from dlmc.recipes import Recipe, load
+from dlmc_runtime.errors import UsageError
+from dlmc_runtime.manifest import Profile, SamplerSpec, Tolerance
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What an export will make.
+
+    Attributes:
+        options: what was asked for.
+        source: hub id, or name (not path) of the checkpoint's folder.
+        revision: commit of the hub repository.
+        recipe: name of the recipe.
+        spec: the checkpoint as its family understands it, overrides applied.
+        suppressed: ids the graph never predicts, sorted.
+        weights: where the values of every parameter lie; only imagined if
+            ``options.weights`` is false.
+        text: tokenizer and chat template.
+        profiles: shapes to build by default.
+        sampler: default sampler.
+        max_new_tokens: default length of an answer.
+        tolerances: by output.
+        warnings: what looks odd but may be meant.
+    """
+
+    options: ExportOptions
+    source: str
+    revision: str | None
+    recipe: str | None
+    spec: FamilySpec
+    suppressed: tuple[int, ...]
+    weights: Mapping[str, TensorLocation]
+    text: Text | None
+    profiles: tuple[Profile, ...]
+    sampler: SamplerSpec
+    max_new_tokens: int
+    tolerances: Mapping[str, Tolerance]
+    warnings: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many weights the denoiser has."""
+        return sum(math.prod(location.shape) for location in self.weights.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights of the denoiser take in the checkpoint."""
+        return sum(location.length for location in self.weights.values())
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Files of weights to link, by their path in the bundle."""
+        return files_of(self.weights) if self.options.weights else {}
+
+
+def plan_export(options: ExportOptions) -> ExportPlan:
+    """Check an export and decide everything that it leaves open; write nothing.
+
+    A hub id is downloaded first, weights included, because only they tell whether they fit.
+
+    Raises:
+        UsageError: the options contradict each other or the checkpoint, or the output exists.
+        CheckpointError: the checkpoint is not what its family says it is.
+    """
+    check_output(options.output, force=options.force)
+    recipe = load(options.recipe) if options.recipe else None
+    checkpoint, resolved = _open(options, recipe)
+    family = _family(options, recipe, checkpoint.config)
+    overrides = _overrides(options, recipe)
+    spec = family.read(checkpoint.config, checkpoint.generation_config, overrides)
+    suppressed = _suppressed(options, spec)
+    text = read_text(checkpoint, spec.denoiser.vocab_size) if options.tokenizer else None
+    return ExportPlan(
+        options=options,
+        source=_name_source(resolved, recipe),
+        revision=resolved.revision if resolved else None,
+        recipe=recipe.name if recipe else None,
+        spec=spec,
+        suppressed=suppressed,
+        weights=check_weights(family, spec, checkpoint)
+        if options.weights
+        else imagine_weights(expected_shapes(spec), checkpoint.config),
+        text=text,
+        profiles=_profiles(recipe, spec),
+        sampler=recipe.sampler if recipe else spec.sampler,
+        max_new_tokens=spec.max_new_tokens,
+        tolerances=TOLERANCES | (recipe.tolerances if recipe else {}),
+        warnings=_warnings(spec, suppressed, text),
+    )
+
+
+def _open(
+    options: ExportOptions, recipe: Recipe | None
+) -> tuple[Checkpoint, ResolvedCheckpoint | None]:
+    """Open the checkpoint, or imagine one from a recipe where its configuration is enough."""
+    if options.source is None and recipe is None:
+        raise UsageError("there is nothing to export", "give a checkpoint or a --recipe")
+    if options.source is None and recipe and not (options.weights or options.tokenizer):
+        config, generation = recipe.config, recipe.generation_config
+        return Checkpoint(Path(), config, generation_config=generation), None
+    source = options.source or (recipe.source if recipe else None)
+    if source is None:
+        raise UsageError(
+            f"recipe {options.recipe} names no checkpoint",
+            "give one, or pass --no-weights --no-tokenizer",
+        )
+    resolved = resolve(source, options.revision)
+    opened = Checkpoint.open(resolved.path, weights=options.weights, tokenizer=options.tokenizer)
+    return opened, resolved
+
+
+def _family(options: ExportOptions, recipe: Recipe | None, config: Mapping[str, Any]) -> Family:
+    family = detect(config, options.family)
+    if recipe and recipe.family != family.name:
+        raise UsageError(
+            f"recipe {options.recipe} is for {recipe.family}, the checkpoint is {family.name}",
+            "leave out --recipe or give another",
+        )
+    return family
+
+
+def _overrides(options: ExportOptions, recipe: Recipe | None) -> Overrides:
+    candidates = options.candidates
+    if candidates is None and recipe:
+        candidates = recipe.candidates
+    return Overrides(
+        mask_id=options.mask_id,
+        block_length=options.block_length,
+        shift=options.shift,
+        candidates=candidates,
+        max_new_tokens=recipe.max_new_tokens if recipe else None,
+    )
+
+
+def _suppressed(options: ExportOptions, spec: FamilySpec) -> tuple[int, ...]:
+    vocab_size = spec.denoiser.vocab_size
+    for token in options.suppress:
+        if not 0 <= token < vocab_size:
+            raise UsageError(
+                f"--suppress {token} is outside the vocabulary", f"give 0 to {vocab_size - 1}"
+            )
+    suppressed = tuple(sorted({spec.mask_id, *options.suppress}))
+    left = vocab_size - len(suppressed)
+    if spec.candidates > left:
+        raise UsageError(
+            f"{spec.candidates} candidates exceed the {left} tokens that are not suppressed",
+            "ask for fewer --candidates",
+        )
+    return suppressed
+
+
+def _profiles(recipe: Recipe | None, spec: FamilySpec) -> tuple[Profile, ...]:
+    """Return the recipe's profiles where they fit the checkpoint, which may be a smaller one."""
+    if recipe is None:
+        return default_profiles(spec)
+    longest = spec.max_position_embeddings
+    for profile in recipe.profiles:
+        if max(profile.block, profile.cache) > longest:
+            raise UsageError(
+                f"recipe {recipe.name} has a profile {profile}, the model {longest} positions",
+                "leave out --recipe or copy and correct it",
+            )
+    if max(profile.rows for profile in recipe.profiles) < spec.block_length:
+        raise UsageError(
+            f"recipe {recipe.name} has no profile for a block of {spec.block_length}",
+            "leave out --recipe or --block-length, or copy and correct it",
+        )
+    return recipe.profiles
+
+
+def _name_source(resolved: ResolvedCheckpoint | None, recipe: Recipe | None) -> str:
+    """Return where the checkpoint comes from, without this machine's paths."""
+    if resolved is None:
+        return recipe.source or recipe.name if recipe else ""
+    return resolved.source if resolved.revision else resolved.path.resolve().name
+
+
+def _warnings(spec: FamilySpec, suppressed: tuple[int, ...], text: Text | None) -> tuple[str, ...]:
+    never = sorted(set(spec.stop_ids) & set(suppressed))
+    found = [text.warning if text else ""]
+    found.append(
+        f"the stop ids {never} are suppressed and can never end an answer" if never else ""
+    )
+    return tuple(filter(None, found))

@@ -1,0 +1,118 @@
+"""From a denoiser's shape to its ONNX graph, on the meta device: no weight is ever in memory."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import optimizer
+from torch import Tensor
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.head import DenoiserWithHead, Head
+from dlmc.export.graph_io import BATCH, BLOCK, CACHE, CONTEXT, ROWS, graph_inputs, graph_outputs
+from dlmc.export.passes.check_graph import CheckGraph
+from dlmc.export.passes.fill_constants import FillConstants
+from dlmc.export.passes.name_io import NameIo
+from dlmc.export.passes.name_nodes import NameNodes
+from dlmc.export.passes.strip_metadata import StripMetadata
+from dlmc_runtime.manifest import TensorSpec
+from dlmc_runtime.version import __version__
+
+OPSET = 23
+
+# Sizes the example inputs have while tracing. All differ and none is 0 or 1, so that the tracer
+# neither takes two dimensions for the same one nor one of them for a constant.
+_EXAMPLE = {BATCH: 2, BLOCK: 7, CACHE: 5, CONTEXT: 12, ROWS: 3}
+
+_DTYPES = {"int64": torch.int64, "bool": torch.bool, "float32": torch.float32}
+
+# `DenoiserWithHead` holds the denoiser under this name; parameters in the graph go without it.
+_PREFIX = "denoiser."
+
+
+def trace(config: DenoiserConfig, head: Head) -> ir.Model:
+    """Trace the denoiser of ``config`` with ``head``.
+
+    Args:
+        config: shape of the denoiser.
+        head: the head to put on it, on any device.
+
+    Returns:
+        A model with the inputs and outputs of `graph_io`, whose parameters are initializers
+        named as in `Denoiser` and hold no values yet.
+    """
+    with torch.device("meta"):
+        module = DenoiserWithHead(
+            config, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
+        ).eval()
+    io = graph_inputs(config), graph_outputs(config, head.candidates, head.variant)
+    with _quiet():
+        model = _export(module, config)
+        FillConstants(constants(module))(model)
+        optimizer.optimize_ir(model)
+        rewrite = (NameIo(*io), NameNodes(_PREFIX), StripMetadata(), CheckGraph())
+        ir.passes.Sequential(*rewrite)(model)
+    model.producer_name, model.producer_version = "dlmc", __version__
+    return model
+
+
+def constants(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the values of all buffers that modules inside ``module`` state, by full name."""
+    return {
+        f"{name}.{key}": value
+        for name, part in module.named_modules()
+        if hasattr(part, "constants")
+        for key, value in part.constants().items()
+    }
+
+
+def _export(module: DenoiserWithHead, config: DenoiserConfig) -> ir.Model:
+    """Run the exporter over meta tensors of the example sizes."""
+    specs = graph_inputs(config)
+    tensors = [_example(spec) for spec in specs]
+    dims = [{i: d for i, d in enumerate(spec.shape) if isinstance(d, str)} for spec in specs]
+    program = torch.onnx.export(
+        module,
+        _arguments(tensors),
+        dynamo=True,
+        opset_version=OPSET,
+        dynamic_shapes=_arguments(dims),
+        # The optimizer would read values that meta tensors do not have: it runs afterwards.
+        optimize=False,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program")
+    return program.model
+
+
+def _example(spec: TensorSpec) -> Tensor:
+    """Return a meta tensor of the type and example size of a graph input."""
+    shape = [_EXAMPLE[size] if isinstance(size, str) else size for size in spec.shape]
+    return torch.zeros(shape, dtype=_DTYPES[spec.dtype], device="meta")
+
+
+def _arguments(flat: Sequence[Any]) -> tuple[Any, ...]:
+    """Nest what is in the order of the graph's inputs as `DenoiserWithHead.forward` takes it."""
+    past = flat[3:-3]
+    return *flat[:3], list(zip(past[::2], past[1::2], strict=True)), *flat[-3:]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the exporter says about itself: missing torchvision, its own deprecations."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
