@@ -1,0 +1,52 @@
+"""`dlmc synth`: write a random checkpoint in the shape of a recipe."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Size = Annotated[
+    int | None,
+    typer.Option(
+        min=1, show_default=False, rich_help_panel="Sizes, each as in the recipe where not given"
+    ),
+]
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Checkpoint folder to write.")],
+    layers: Size = None,
+    hidden: Size = None,
+    intermediate: Size = None,
+    heads: Size = None,
+    kv_heads: Size = None,
+    head_dim: Size = None,
+    vocab: Size = None,
+    positions: Size = None,
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"], typer.Option(help="Type of the weights.")
+    ] = "bfloat16",
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same weights.")] = 0,
+) -> None:
+    """Write a random checkpoint with the exact keys, names and shapes of a recipe.
+
+    Sizes can be scaled down to try a shape quickly; those not given follow the others.
+    """
+    from dlmc import families, recipes, synth
+
+    chosen = recipes.load(recipe)
+    family = families.detect(chosen.config, chosen.family)
+    scale = synth.Scale(layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, positions)
+    blueprint = synth.Blueprint.of(family, chosen.config, chosen.generation_config, scale)
+    shape = blueprint.spec.denoiser
+    weights = sum(math.prod(tensor.shape) for tensor in blueprint.tensors(dtype))
+    typer.echo(
+        f"{family.name}: {shape.num_hidden_layers} layers x {shape.hidden_size},"
+        f" {shape.num_attention_heads}/{shape.num_key_value_heads} heads of {shape.head_dim},"
+        f" feed-forward {shape.intermediate_size}, vocabulary {shape.vocab_size},"
+        f" {weights:,} weights in {dtype}, seed {seed}"
+    )
+    synth.write_checkpoint(blueprint, output, dtype=dtype, seed=seed)
+    typer.echo(f"wrote {output}")
