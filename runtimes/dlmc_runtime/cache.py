@@ -21,9 +21,7 @@ class Cache:
         }
         self.filled = np.zeros(batch, dtype=np.int64)
 
-    def write(
-        self, row: int, count: int, present: Sequence[NDArray[np.float32]]
-    ) -> None:
+    def write(self, row: int, count: int, present: Sequence[NDArray[np.float32]]) -> None:
         """Append the first ``count`` positions of ``present`` [B,H_kv,T,D] to a row.
 
         ``present`` lists key and value layer by layer, as the graph's outputs do.

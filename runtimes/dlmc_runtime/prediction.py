@@ -32,9 +32,7 @@ def predict(
     tokens = outputs.sampled_id[row, :count]
     logits = outputs.sampled_logit[row, :count].astype(np.float64)
     if tempered and config.temperature:
-        confidence = np.exp(
-            logits / config.temperature - outputs.tempered_logsumexp[row, :count]
-        )
+        confidence = np.exp(logits / config.temperature - outputs.tempered_logsumexp[row, :count])
     else:
         confidence = np.exp(logits - outputs.logsumexp[row, :count])
     return Prediction(tokens, confidence)
@@ -83,6 +81,7 @@ def _filtered(
 def _draw(probability: Floats, uniform: NDArray[np.float32]) -> Ints:
     """Invert the cumulative distribution of each row at its uniform number."""
     cumulative = np.cumsum(probability, axis=1)
-    drawn: Ints = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=1)
+    drawn = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=1)
     last = (probability > 0).sum(axis=1) - 1
-    return np.minimum(drawn, last)
+    picked: Ints = np.minimum(drawn, last)
+    return picked

@@ -62,7 +62,9 @@ class Task:
 class Row:
     """The state machine of a request: prefill, then per block denoise until full, then commit."""
 
-    def __init__(self, request: Request, manifest: Manifest, uniforms: Uniforms | None = None):
+    def __init__(
+        self, request: Request, manifest: Manifest, uniforms: Uniforms | None = None
+    ) -> None:
         self.request = request
         self.regime = manifest.attention.regime
         self.cached_regime = self.regime != "full"

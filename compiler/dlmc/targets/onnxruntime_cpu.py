@@ -14,9 +14,11 @@ def build(plan: BuildPlan) -> EngineRecord:
     Raises:
         EngineError: the graph does not load, or a profile does not run.
     """
-    import onnxruntime  # noqa: PLC0415  (heavy)
+    import onnxruntime
 
-    record = _record(plan.bundle, plan, {"dlmc": __version__, "onnxruntime": onnxruntime.__version__})
+    record = _record(
+        plan.bundle, plan, {"dlmc": __version__, "onnxruntime": onnxruntime.__version__}
+    )
     engine = OnnxRuntimeEngine(plan.bundle, record)
     try:
         for profile in plan.profiles:

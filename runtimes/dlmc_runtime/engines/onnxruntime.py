@@ -1,8 +1,8 @@
 """ONNX Runtime on the CPU."""
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -78,7 +78,7 @@ class OnnxRuntimeEngine:
             raise EngineError("the engine was closed", "load the bundle again")
         names = [*OUTPUTS, *self._present] if stores else [*OUTPUTS]
         try:
-            answers: list[NDArray[np.generic]] = self._session.run(
+            answers: list[NDArray[Any]] = self._session.run(
                 names, {**inputs.arrays(), **cache.past}
             )
         except Exception as error:  # onnxruntime's own classes share no base below Exception

@@ -38,7 +38,7 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
-        from dlmc_runtime.samplers import SAMPLERS  # noqa: PLC0415  (the table imports this file)
+        from dlmc_runtime.samplers import SAMPLERS
 
         if self.name not in SAMPLERS:
             known = ", ".join(SAMPLERS)

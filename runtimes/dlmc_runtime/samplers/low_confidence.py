@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import Bools, BlockState, Floats, Prediction, Sampler, best, quota
+from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Prediction, Sampler, best, quota
 
 
 class LowConfidence(Sampler):

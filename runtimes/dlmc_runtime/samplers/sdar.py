@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import Bools, BlockState, Prediction, Sampler, best, quota
+from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, best, quota
 
 DEFAULT_THRESHOLD = 0.85
 
