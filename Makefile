@@ -23,7 +23,7 @@ help: ## List the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 environment: ## Install dlmc and its tools into .venv, if pyproject.toml is newer
-	@$(LOCK) $(MAKE) --no-print-directory $(STAMP)
+	@$(LOCK) $(MAKE) --silent $(STAMP)
 
 $(STAMP): pyproject.toml
 	@echo "Installing into $(VENV); the first time takes a few minutes"
