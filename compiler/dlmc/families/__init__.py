@@ -61,7 +61,7 @@ def _by_name(name: str) -> Family:
     for family in FAMILIES:
         if family.name == name:
             return family
-    near = difflib.get_close_matches(name, _family_names(), n=2, cutoff=0.4)
+    near = difflib.get_close_matches(name, _family_names(), n=2, cutoff=0.6)
     raise UsageError(f"unknown family {name!r}", f"use {_either(near or _family_names())}")
 
 

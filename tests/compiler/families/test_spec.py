@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.families import FAMILIES, Family, FamilySpec, Overrides
+from dlmc_runtime.errors import UsageError
+from dlmc_runtime.manifest import SamplerSpec
+
+SPEC = FamilySpec(
+    family="any",
+    architecture="Any",
+    denoiser=DenoiserConfig(32, 8, 16, 2, 2, 1, 4, 1e-6, 1e4),
+    regime="block",
+    block_length=4,
+    shift=0,
+    mask_id=31,
+    stop_ids=(30,),
+    pad_id=30,
+    bos_id=None,
+    max_position_embeddings=64,
+    sampler=SamplerSpec(name="low_confidence"),
+    max_new_tokens=16,
+    candidates=4,
+)
+
+
+def test_nothing_stated_changes_nothing():
+    assert Overrides().apply(SPEC) == SPEC
+
+
+def test_overrides_replace_what_they_state():
+    stated = Overrides(mask_id=0, block_length=8, shift=1, candidates=32, max_new_tokens=64)
+    expected = replace(SPEC, mask_id=0, block_length=8, shift=1, candidates=32, max_new_tokens=64)
+    assert stated.apply(SPEC) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (Overrides(mask_id=32), "--mask-id 32 does not fit: give 0 to 31"),
+        (Overrides(mask_id=-1), "--mask-id -1 does not fit"),
+        (Overrides(block_length=0), "--block-length 0 does not fit: give 1 to 64"),
+        (Overrides(block_length=65), "--block-length 65 does not fit"),
+        (Overrides(shift=2), "--shift 2 does not fit: give 0 to 1"),
+        (Overrides(candidates=33), "--candidates 33 does not fit"),
+        (Overrides(max_new_tokens=65), "--max-new-tokens 65 does not fit"),
+    ],
+)
+def test_overrides_that_do_not_fit(overrides: Overrides, sentence: str):
+    with pytest.raises(UsageError, match=sentence):
+        overrides.apply(SPEC)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_weight_names_expand_layers_and_drop_a_tied_head(family: Family):
+    names = family.weight_names(SPEC)
+    assert {name for name in names if "layers.1." in name}
+    assert not {name for name in names if "layers.2." in name or "{" in name}
+    assert "lm_head.weight" in names
+    assert family.duplicates(SPEC) == frozenset()
+
+    tied = replace(SPEC, denoiser=replace(SPEC.denoiser, tie_word_embeddings=True))
+    assert names.keys() - family.weight_names(tied).keys() == {"lm_head.weight"}
+    assert family.duplicates(tied) == {names["lm_head.weight"]}
