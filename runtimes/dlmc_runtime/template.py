@@ -31,7 +31,7 @@ _MAX_PRODUCT = 1 << 28
 _WIDTH = re.compile(r"\d{6}|%[^a-zA-Z]*\*|\{[^{}]*\{")
 _MAX_EXCERPT = 200
 
-_HINT = "give the prompt as plain text with --no-chat, or fix the template"
+_HINT = "give the prompt as plain text, or fix the template"
 
 
 def _raise_exception(message: str) -> NoReturn:

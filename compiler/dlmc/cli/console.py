@@ -1,0 +1,57 @@
+"""What verbs share: options, tables, JSON, and where text goes."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+BundlePath = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="A folder that dlmc export has made.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Target = Annotated[str, typer.Option(help="Which kind of engine; dlmc doctor lists them.")]
+
+DEFAULT_TARGET = "onnxruntime-cpu"
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def say(text: str) -> None:
+    """Print a result to stdout."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """Print to stderr what is no result."""
+    typer.echo(text, err=True)
+
+
+def say_json(data: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print one JSON document to stdout."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def on_terminal() -> bool:
+    """Return whether stdout is read by a person."""
+    return sys.stdout.isatty()
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """Return aligned columns; numbers and text alike are left-aligned."""
+    cells = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+    return "\n".join(lines)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with three digits, such as ``16.1 GB``."""
+    value, unit = float(count), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"

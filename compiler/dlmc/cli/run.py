@@ -1,0 +1,194 @@
+"""`dlmc run`: a prompt in, text out."""
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dlmc.cli.console import (
+    DEFAULT_TARGET,
+    AsJson,
+    BundlePath,
+    Target,
+    note,
+    on_terminal,
+    say,
+    say_json,
+)
+from dlmc_runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from dlmc_runtime import Event, Generator, Result, SamplerConfig
+
+MAX_PROMPT_BYTES = 16 << 20
+
+View = Callable[["Event"], object]
+
+
+def command(
+    bundle: BundlePath,
+    prompt: Annotated[
+        str | None, typer.Argument(help="What to answer; read from stdin where absent or -.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Use the chat template. [default: if there is one]"),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="Which sampler commits positions.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Forwards per block.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Commit every position at least this sure.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the best token.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="<str>", help="End the text before this string; repeatable."),
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Do not end at stop tokens.")
+    ] = False,
+    target: Target = DEFAULT_TARGET,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the canvas denoising.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", "-v", help="Print the speed even where no one watches.")
+    ] = False,
+) -> None:
+    """Generate text.
+
+    On a terminal the answer streams, followed by its speed; in a pipe only the answer is printed.
+    """
+    from dlmc_runtime import Generator, SamplerConfig
+
+    given = {"steps": steps, "threshold": threshold, "temperature": temperature}
+    SamplerConfig().updated(name=sampler, **given)  # a mistake is found before a load of minutes
+    if system is not None and chat is False:
+        raise UsageError("--system needs a chat", "leave out --no-chat")
+    text = read_prompt(prompt)
+    with Generator.load(bundle, target) as generator:
+        config = choose_sampler(generator.sampler, sampler, given)
+        options: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "sampler": config,
+            "seed": seed,
+            "stop": stop or (),
+            "ignore_eos": ignore_eos,
+        }
+        events = generator.stream(render(generator, text, chat=chat, system=system), **options)
+        streaming = on_terminal() and not as_json and not watch
+        with _view(generator, streaming=streaming, watch=watch) as view:
+            result = follow(events, view)
+    if as_json:
+        say_json(report(result, seed, config))
+    else:
+        say("" if streaming else result.text)
+    if stats or (on_terminal() and not as_json):
+        note(speed(result))
+
+
+def read_prompt(argument: str | None) -> str:
+    """Return the prompt from the command line or stdin, without stdin's last line break.
+
+    Raises:
+        UsageError: there is no prompt, it is too long, or it is not UTF-8.
+    """
+    if argument is not None and argument != "-":
+        prompt = argument
+    elif argument is None and sys.stdin.isatty():
+        raise UsageError("there is no prompt", "give it as an argument or pipe it in")
+    else:
+        data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+        if len(data) > MAX_PROMPT_BYTES:
+            raise UsageError(f"the prompt exceeds {MAX_PROMPT_BYTES} bytes", "shorten it")
+        try:
+            prompt = data.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            problem = f"standard input is not UTF-8 at byte {error.start}"
+            raise UsageError(problem, "convert it first") from None
+    if not prompt:
+        raise UsageError("the prompt is empty", "say something")
+    return prompt
+
+
+def render(generator: "Generator", prompt: str, *, chat: bool | None, system: str | None) -> str:
+    """Return the text to encode: the prompt itself, or a conversation that ends with it.
+
+    Raises:
+        UsageError: the bundle cannot hold a conversation although one is asked for.
+    """
+    codec = generator.text
+    templated = codec is not None and codec.has_template
+    if not templated and (chat or system is not None):
+        raise UsageError("this bundle has no chat template", "leave out --chat and --system")
+    if codec is None or not templated or chat is False:
+        return prompt
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    return codec.chat([*messages, {"role": "user", "content": prompt}])
+
+
+def choose_sampler(
+    default: "SamplerConfig", name: str | None, given: dict[str, Any]
+) -> "SamplerConfig":
+    """Return the bundle's sampler with what the command line changes.
+
+    Another sampler starts from its own defaults, and a given number of steps replaces the
+    bundle's threshold where the sampler knows only one of them.
+    """
+    if name is not None and name != default.name:
+        return type(default)(name=name).updated(**given)
+    if given["steps"] is not None and default.name in {"low_confidence", "random"}:
+        default = replace(default, threshold=None, factor=None)
+    return default.updated(**given)
+
+
+def _view(generator: "Generator", *, streaming: bool, watch: bool) -> AbstractContextManager[View]:
+    """Return what shows the events as they come."""
+    if watch:
+        from dlmc.cli.watch import watching
+
+        return watching(generator.text)
+    return nullcontext(_type_out if streaming else lambda _: None)
+
+
+def _type_out(event: "Event") -> None:
+    from dlmc_runtime import Committed
+
+    if isinstance(event, Committed):
+        typer.echo(event.text, nl=False)
+
+
+def follow(events: Iterable["Event"], view: View) -> "Result":
+    """Show events until the row has finished and return its result."""
+    from dlmc_runtime import Finished
+
+    for event in events:
+        view(event)
+        if isinstance(event, Finished):
+            return event.result
+    raise RuntimeError("the stream ended without a result")
+
+
+def report(result: "Result", seed: int, sampler: "SamplerConfig") -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        **asdict(result),
+        "tokens_per_forward": result.tokens_per_forward,
+        "tokens_per_second": result.tokens_per_second,
+        "seed": seed,
+        "sampler": asdict(sampler),
+    }
+
+
+def speed(result: "Result") -> str:
+    """Return one line about an answer's cost."""
+    return (
+        f"{len(result.tokens)} tokens in {result.forwards} forwards, "
+        f"{result.tokens_per_forward:.2f} tokens per forward, "
+        f"{result.tokens_per_second:.1f} tokens per second ({result.finish_reason})"
+    )
