@@ -39,7 +39,7 @@ $(TINY:%=demo-%): demo-%: environment
 	$(BIN)/dlmc export artifacts/$* -o $(DEMO)/$* --recipe tiny/$* --force
 	$(BIN)/dlmc build $(DEMO)/$* --target onnxruntime-cpu
 	$(BIN)/dlmc validate $(DEMO)/$*
-	$(BIN)/dlmc run $(DEMO)/$* --chat --stats "$(QUESTION)"
+	$(BIN)/dlmc run $(DEMO)/$* --stats "$(QUESTION)"
 
 test: environment ## Run the whole test suite
 	$(BIN)/python -m pytest

@@ -18,7 +18,7 @@ COMMANDS = {
     "import dlmc_runtime": (sys.executable, "-c", "import dlmc_runtime"),
     "import Generator": (sys.executable, "-c", "from dlmc_runtime import Generator"),
     "dlmc --help": (_PROGRAM, "--help"),
-    "dlmc export --help": (_PROGRAM, "export", "--help"),
+    "dlmc run --help": (_PROGRAM, "run", "--help"),
 }
 
 
