@@ -1,0 +1,196 @@
+"""Random checkpoints: whatever is written must open, fit its family and repeat."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from dlmc import recipes
+from dlmc.checkpoint import Checkpoint, check_weights
+from dlmc.checkpoint.random_weights import bfloat16_bits
+from dlmc.families import Overrides, detect
+from dlmc.families.llada import LLADA
+from dlmc.families.sdar import SDAR
+from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
+from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
+
+SMALL = Scale(layers=2, hidden=64, heads=4, vocab=300)
+RECIPES = ("llada-8b-instruct", "sdar-1.7b-chat", "sdar-8b-chat")
+
+
+def blueprint(recipe: str, scale: Scale) -> Blueprint:
+    chosen = recipes.load(recipe)
+    return Blueprint.of(detect(chosen.config), chosen.config, chosen.generation_config, scale)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "tiny-llada", "tiny-sdar"])
+def test_round_trip(tmp_path: Path, recipe: str):
+    plan = blueprint(recipe, SMALL)
+    write_checkpoint(plan, tmp_path / "synthetic")
+    checkpoint = Checkpoint.open(tmp_path / "synthetic")
+    family = detect(checkpoint.config)
+    spec = family.read(checkpoint.config, checkpoint.generation_config, Overrides())
+    assert spec == plan.spec
+    located = check_weights(family, spec, checkpoint)
+    assert {where.dtype for where in located.values()} == {"BF16"}
+    original = recipes.load(recipe)
+    assert checkpoint.config.keys() - {"torch_dtype"} == original.config.keys()
+    assert checkpoint.generation_config.keys() == original.generation_config.keys()
+
+
+def test_unscaled_shapes_are_those_of_the_recipe():
+    plan = blueprint("llada-8b-instruct", Scale())
+    config = recipes.load("llada-8b-instruct").config
+    assert plan.config == config
+    shapes = {tensor.name: tensor.shape for tensor in plan.tensors("bfloat16")}
+    assert shapes["model.transformer.wte.weight"] == (126464, 4096)
+    assert shapes["model.transformer.blocks.31.ff_out.weight"] == (4096, 12288)
+    assert len(shapes) == 3 + 9 * 32
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scale", "expected"),
+    [
+        ("llada-8b-instruct", Scale(hidden=1024), (1024, 3072, 8, 8, 128)),
+        ("llada-8b-instruct", Scale(hidden=64), (64, 192, 1, 1, 64)),
+        ("llada-8b-instruct", Scale(hidden=400), (400, 1200, 2, 2, 200)),
+        ("llada-8b-instruct", Scale(kv_heads=8), (4096, 12288, 32, 8, 128)),
+        ("sdar-4b-chat", Scale(), (2560, 9728, 32, 8, 128)),
+        ("sdar-4b-chat", Scale(hidden=640, head_dim=128), (640, 2432, 8, 2, 128)),
+        ("sdar-1.7b-chat", Scale(hidden=256), (256, 768, 2, 1, 128)),
+        ("sdar-1.7b-chat", Scale(hidden=96, heads=6), (96, 288, 6, 3, 16)),
+        ("sdar-1.7b-chat", Scale(intermediate=40), (2048, 40, 16, 8, 128)),
+    ],
+)
+def test_sizes_follow_each_other(recipe: str, scale: Scale, expected: tuple[int, ...]):
+    shape = blueprint(recipe, scale).spec.denoiser
+    assert expected == (
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.num_attention_heads,
+        shape.num_key_value_heads,
+        shape.head_dim,
+    )
+
+
+def test_special_tokens_move_into_a_smaller_vocabulary():
+    plan = blueprint("sdar-1.7b-chat", Scale(vocab=300))
+    assert plan.config["mask_token_id"] == 299
+    assert plan.generation_config["eos_token_id"] == [298, 297]
+    assert plan.config["eos_token_id"] == plan.config["pad_token_id"] == 297
+
+
+def test_special_tokens_in_range_stay():
+    config = {**recipes.load("llada-8b-instruct").config, "mask_token_id": 5}
+    plan = Blueprint.of(LLADA, config, {}, Scale(vocab=300))
+    assert plan.config["mask_token_id"] == 5
+    assert plan.config["embedding_size"] == plan.config["vocab_size"] == 300
+    assert plan.spec.stop_ids == (299,)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scale", "sentence"),
+    [
+        ("llada-8b-instruct", Scale(head_dim=64), "do not state the head size"),
+        ("llada-8b-instruct", Scale(vocab=257), "vocabulary of 257 is too small: .* need 258"),
+        ("llada-8b-instruct", Scale(hidden=64, heads=5), "not a multiple of 'n_heads'"),
+        ("llada-8b-instruct", Scale(hidden=63), "head size 63 is odd"),
+        ("sdar-1.7b-chat", Scale(kv_heads=3), "16 attention heads cannot share 3"),
+        ("sdar-1.7b-chat", Scale(positions=2), "'block_size' is 4"),
+    ],
+)
+def test_scales_that_cannot_be(recipe: str, scale: Scale, sentence: str):
+    with pytest.raises((UsageError, CheckpointError), match=sentence):
+        blueprint(recipe, scale)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_tokenizer(tmp_path: Path, recipe: str):
+    plan = blueprint(recipe, SMALL)
+    write_checkpoint(plan, tmp_path / "synthetic")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "synthetic" / "tokenizer.json"))
+    text = "Grüße, 世界!\n\x00\x7f"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    special = special_tokens(plan.spec)
+    assert plan.spec.mask_id in special
+    for token, name in special.items():
+        assert tokenizer.encode(f"a{name}").ids[-1] == token
+    assert all(tokenizer.id_to_token(token) for token in range(300))
+    named = json.loads((tmp_path / "synthetic" / "tokenizer_config.json").read_text())
+    assert tokenizer.token_to_id(named["mask_token"]) == plan.spec.mask_id
+    assert tokenizer.token_to_id(named["eos_token"]) == plan.spec.stop_ids[0]
+    assert tokenizer.token_to_id(named["pad_token"]) == plan.spec.pad_id
+
+
+def test_same_seed_same_weights_however_split(tmp_path: Path):
+    plan = blueprint("sdar-1.7b-chat", SMALL)
+    write_checkpoint(plan, tmp_path / "whole", dtype="float32")
+    write_checkpoint(plan, tmp_path / "split", dtype="float32", shard_bytes=100_000)
+    write_checkpoint(plan, tmp_path / "other", dtype="float32", seed=1)
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    shards = sorted((tmp_path / "split").glob("*.safetensors"))
+    assert len(shards) > 2
+    assert all(path.stat().st_size < 120_000 for path in shards)
+    split = {name: array for path in shards for name, array in load_file(path).items()}
+    other = load_file(tmp_path / "other" / "model.safetensors")
+    assert (
+        split.keys()
+        == whole.keys()
+        == other.keys()
+        == Checkpoint.open(tmp_path / "split").tensors.keys()
+    )
+    name = "model.embed_tokens.weight"
+    assert all(np.array_equal(split[key], whole[key]) for key in whole)
+    assert not np.array_equal(other[name], whole[name])
+    assert 0.019 < whole[name].std() < 0.021
+    assert np.all(whole["model.norm.weight"] == 1)
+
+
+def test_bfloat16_rounds_to_nearest_even():
+    values = np.array([1.0, 1.00390625, 1.01171875, -0.02, 3.0e38], np.float32)
+    rounded = (bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32)
+    assert rounded[:3].tolist() == [1.0, 1.0, 1.015625]
+    assert np.allclose(rounded, values, rtol=2**-8)
+
+
+def test_output_that_exists_is_kept(tmp_path: Path):
+    with pytest.raises(UsageError, match="exists: delete it"):
+        write_checkpoint(blueprint("tiny-llada", SMALL), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_remains_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dlmc.synth.write_shards", full)
+    with pytest.raises(DlmcError, match="No space left on device"):
+        write_checkpoint(blueprint("tiny-llada", SMALL), tmp_path / "synthetic")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_below_a_file(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DlmcError, match="cannot write"):
+        write_checkpoint(blueprint("tiny-llada", SMALL), tmp_path / "file" / "synthetic")
+
+
+def test_tied_checkpoints_have_no_head():
+    config = recipes.load("sdar-1.7b-chat").config
+    assert config["tie_word_embeddings"] is True
+    names = {tensor.name for tensor in Blueprint.of(SDAR, config, {}, SMALL).tensors("float32")}
+    assert "lm_head.weight" not in names
+    untied = {**config, "tie_word_embeddings": False}
+    more = {tensor.name for tensor in Blueprint.of(SDAR, untied, {}, SMALL).tensors("float32")}
+    assert more - names == {"lm_head.weight"}
+
+
+def test_scale_is_left_alone():
+    assert replace(SMALL, hidden=None, heads=None).sizes(
+        blueprint("tiny-sdar", Scale()).spec.denoiser
+    ) == {"layers": 2, "vocab": 300}
