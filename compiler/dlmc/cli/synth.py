@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from dlmc.cli.console import say
+
 Size = Annotated[
-    int | None,
-    typer.Option(
-        min=1, show_default=False, rich_help_panel="Sizes, each as in the recipe where not given"
-    ),
+    int | None, typer.Option(min=1, show_default=False, help="As in the recipe where not given.")
 ]
 
 
@@ -42,11 +41,11 @@ def command(
     blueprint = synth.Blueprint.of(family, chosen.config, chosen.generation_config, scale)
     shape = blueprint.spec.denoiser
     weights = sum(math.prod(tensor.shape) for tensor in blueprint.tensors(dtype))
-    typer.echo(
+    say(
         f"{family.name}: {shape.num_hidden_layers} layers x {shape.hidden_size},"
         f" {shape.num_attention_heads}/{shape.num_key_value_heads} heads of {shape.head_dim},"
         f" feed-forward {shape.intermediate_size}, vocabulary {shape.vocab_size},"
         f" {weights:,} weights in {dtype}, seed {seed}"
     )
     synth.write_checkpoint(blueprint, output, dtype=dtype, seed=seed)
-    typer.echo(f"wrote {output}")
+    say(f"wrote {output}")
