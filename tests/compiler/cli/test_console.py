@@ -1,0 +1,33 @@
+import pytest
+
+from dlmc.cli.console import note, on_terminal, say, say_json, size, table
+
+
+def test_a_table_is_aligned():
+    assert table([("a", 1), ("long", 22)], ("x", "y")) == "x     y\na     1\nlong  22"
+
+
+def test_a_table_needs_no_header():
+    assert table([("a", ""), ("b", "c")]) == "a\nb  c"
+
+
+def test_an_empty_table_is_its_header():
+    assert table([], ("x", "y")) == "x  y"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (16_060_000_000, "16.1 GB"), (10**18, "1e+06 TB")],
+)
+def test_size(count, text):
+    assert size(count) == text
+
+
+def test_results_and_notes_go_to_different_streams(capsys):
+    say("result")
+    note("note")
+    say_json({"ü": [1]})
+    captured = capsys.readouterr()
+    assert captured.out == 'result\n{\n  "ü": [\n    1\n  ]\n}\n'
+    assert captured.err == "note\n"
+    assert not on_terminal()

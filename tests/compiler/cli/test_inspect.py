@@ -1,0 +1,89 @@
+import json
+import shutil
+
+import pytest
+
+
+def test_a_bundle_at_a_glance(dlmc, bundle):
+    outcome = dlmc("inspect", str(bundle))
+    assert (outcome.status, outcome.err) == (0, "")
+    for part in (
+        "sdar (SDARForCausalLM)",
+        "block, blocks of 4",
+        "1.23 k",
+        "4.94 kB in memory",
+        "mask 9, stop [8]",
+        "low_confidence_dynamic, threshold 0.9",
+        "no template",
+        "past_key_values.*.key",
+        "[batch, block]",
+        "batch 1, block 4, cache 32, rows 4",
+        "cache 2.05 kB",
+        "weights/model.safetensors",
+        "hashes not compared (--verify)",
+        "run dlmc build",
+    ):
+        assert part in outcome.out, part
+    assert "past_key_values.1" not in outcome.out
+
+
+def test_json_holds_everything(dlmc, bundle):
+    report = dlmc("inspect", str(bundle), "--json").json
+    assert report["model"]["parameters"] == 1234
+    assert report["profiles"][0]["memory"]["cache"] == 2 * 2 * 4 * 32 * 4
+    assert set(report["files"]) == {"config.json", "denoiser.onnx", "weights/model.safetensors"}
+    assert report["verified"] is False
+    assert report["engines"]["onnxruntime-cpu"]["runs_here"] is False
+
+
+@pytest.mark.parametrize("part", [".", "manifest.json"])
+def test_a_built_engine_runs_here(dlmc, bundle, engine, part):
+    report = dlmc("inspect", str(bundle / part), "--json").json
+    described = report["engines"]["onnxruntime-cpu"]
+    assert described["runs_here"]
+    assert described["record"]["versions"] == {"onnxruntime": "1.32.0"}
+    assert "runs here" in dlmc("inspect", str(bundle)).out
+
+
+@pytest.mark.parametrize("part", [".", "engine.json"])
+def test_an_engine_can_be_named(dlmc, engine, part):
+    report = dlmc("inspect", str(engine / part), "--json").json
+    assert list(report["engines"]) == ["onnxruntime-cpu"]
+
+
+def test_an_engine_of_another_target_does_not_run_here(dlmc, bundle, engine):
+    other = engine.with_name("tensorrt")
+    shutil.copytree(engine, other)
+    text = (other / "engine.json").read_text().replace("onnxruntime-cpu", "tensorrt")
+    (other / "engine.json").write_text(text)
+    described = dlmc("inspect", str(bundle), "--json").json["engines"]["tensorrt"]
+    assert described["obstacle"] == "this version of dlmc does not run tensorrt"
+
+
+def test_a_missing_library_is_an_obstacle(dlmc, engine, monkeypatch):
+    monkeypatch.setattr("dlmc.cli.inspect.find_spec", lambda _: None)
+    described = dlmc("inspect", str(engine), "--json").json["engines"]["onnxruntime-cpu"]
+    assert described["obstacle"] == "onnxruntime is not installed: dlmc doctor"
+
+
+def test_an_engine_of_another_bundle_says_so(dlmc, bundle, engine):
+    record = json.loads((engine / "engine.json").read_text())
+    record["manifest_sha256"] = "0" * 64
+    (engine / "engine.json").write_text(json.dumps(record))
+    assert "was built from another bundle" in dlmc("inspect", str(bundle)).out
+
+
+def test_verify_reads_every_file(dlmc, bundle):
+    assert "hashes match" in dlmc("inspect", str(bundle), "--verify").out
+    (bundle / "denoiser.onnx").write_bytes(b"GRAPH")
+    assert dlmc("inspect", str(bundle)).status == 0
+    outcome = dlmc("inspect", str(bundle), "--verify")
+    assert outcome.status == 1
+    assert "denoiser.onnx" in outcome.err
+
+
+@pytest.mark.parametrize("path", ["nowhere", "."])
+def test_what_is_no_bundle_is_one_sentence(dlmc, tmp_path, path):
+    outcome = dlmc("inspect", str(tmp_path / path))
+    assert outcome.status == 1
+    assert outcome.err.endswith("is no bundle and no engine: make one with dlmc export\n")

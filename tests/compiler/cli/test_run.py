@@ -1,0 +1,161 @@
+import pytest
+
+from dlmc.cli.run import MAX_PROMPT_BYTES, choose_sampler
+from dlmc_runtime.samplers.config import SamplerConfig
+
+
+def test_a_pipe_gets_only_the_answer(dlmc, generator):
+    outcome = dlmc("run", "bundle", "hi")
+    assert (outcome.status, outcome.out, outcome.err) == (0, "grün\n", "")
+    assert generator.closed
+
+
+def test_a_terminal_gets_a_stream_and_the_speed(dlmc, generator, monkeypatch):
+    monkeypatch.setattr("dlmc.cli.run.on_terminal", lambda: True)
+    outcome = dlmc("run", "bundle", "hi")
+    assert outcome.out == "grün\n"
+    assert outcome.err == (
+        "5 tokens in 3 forwards, 1.67 tokens per forward, 10.0 tokens per second (stop)\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["-v", "--stats"])
+def test_the_speed_can_be_asked_for(dlmc, generator, option):
+    assert "5 tokens in 3 forwards" in dlmc("run", "bundle", "hi", option).err
+
+
+def test_json_is_one_object(dlmc, generator):
+    outcome = dlmc("run", "bundle", "hi", "--json", "--seed", "7", "--temperature", "0.5")
+    assert outcome.err == ""
+    assert outcome.json["text"] == "grün"
+    assert len(outcome.json["tokens"]) == 5
+    assert {k: v for k, v in outcome.json.items() if k not in ("text", "tokens", "sampler")} == {
+        "prompt_tokens": len("<user>hi<assistant>"),
+        "forwards": 3,
+        "finish_reason": "stop",
+        "seconds": 0.5,
+        "tokens_per_forward": pytest.approx(5 / 3),
+        "tokens_per_second": 10.0,
+        "seed": 7,
+    }
+    assert outcome.json["sampler"]["name"] == "low_confidence"
+    assert outcome.json["sampler"]["temperature"] == 0.5
+
+
+def test_options_reach_the_generator(dlmc, generator):
+    dlmc(
+        *("run", "bundle", "hi", "--max-new-tokens", "9", "--seed", "3", "--ignore-eos"),
+        *("--stop", "a", "--stop", "b", "--threshold", "0.7"),
+    )
+    assert generator.options == {
+        "max_new_tokens": 9,
+        "sampler": SamplerConfig(threshold=0.7),
+        "seed": 3,
+        "stop": ["a", "b"],
+        "ignore_eos": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt"),
+    [
+        ([], "<user>hi<assistant>"),
+        (["--chat"], "<user>hi<assistant>"),
+        (["--system", "be"], "<system>be<user>hi<assistant>"),
+        (["--no-chat"], "hi"),
+    ],
+)
+def test_the_prompt_is_rendered_where_there_is_a_template(dlmc, generator, options, prompt):
+    assert dlmc("run", "bundle", "hi", *options).status == 0
+    assert generator.prompt == prompt
+
+
+@pytest.mark.parametrize("option", [["--chat"], ["--system", "x"]])
+def test_a_chat_needs_a_template(dlmc, generator, option):
+    generator.text._template = None
+    assert "has no chat template" in dlmc("run", "bundle", "hi", *option).err
+    assert dlmc("run", "bundle", "hi").status == 0
+    assert generator.prompt == "hi"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
+def test_stdin_is_the_prompt(dlmc, generator, stdin, arguments, ending):
+    stdin("zwei\nZeilen ü".encode() + ending)
+    assert dlmc("run", "bundle", *arguments, "--no-chat").status == 0
+    assert generator.prompt == "zwei\nZeilen ü"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"ab\xff", "standard input is not UTF-8 at byte 2: convert it first"),
+        (b"", "the prompt is empty"),
+        (b"\n", "the prompt is empty"),
+        (b"a" * (MAX_PROMPT_BYTES + 1), "the prompt exceeds"),
+    ],
+)
+def test_bad_stdin_is_a_usage_error(dlmc, generator, stdin, data, sentence):
+    stdin(data)
+    outcome = dlmc("run", "bundle")
+    assert outcome.status == 2
+    assert outcome.err.startswith(f"dlmc: error: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--steps", "0"], "steps is 0"),
+        (["--threshold", "1.5"], "threshold is 1.5"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--sampler", "greedy"], "no sampler is called 'greedy'"),
+        (["--system", "x", "--no-chat"], "--system needs a chat"),
+    ],
+)
+def test_bad_options_are_found_before_the_bundle_is_opened(dlmc, options, sentence):
+    outcome = dlmc("run", "no-such-bundle", "hi", *options)
+    assert outcome.status == 2
+    assert outcome.err.startswith(f"dlmc: error: {sentence}")
+
+
+def test_no_prompt_on_a_terminal_is_a_usage_error(dlmc, stdin, monkeypatch):
+    stdin(b"")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    outcome = dlmc("run", "bundle")
+    assert outcome.status == 2
+    assert "there is no prompt" in outcome.err
+
+
+def test_a_missing_bundle_is_one_sentence(dlmc):
+    outcome = dlmc("run", "no-such-bundle", "hi")
+    assert outcome.status == 1
+    assert "no-such-bundle" in outcome.err
+
+
+def test_watch_prints_one_line_per_forward_in_a_pipe(dlmc, generator):
+    outcome = dlmc("run", "bundle", "hi", "--watch")
+    assert outcome.out == "grün\n"
+    assert outcome.err.splitlines() == [
+        "forward 1: 2 of 5 positions, 2.00 tokens per forward: gr░░░",
+        "forward 2: 4 of 5 positions, 2.00 tokens per forward: grü░",
+        "forward 3: 5 of 5 positions, 1.67 tokens per forward: grün",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("default", "name", "given", "expected"),
+    [
+        (SamplerConfig(threshold=0.9), None, {}, SamplerConfig(threshold=0.9)),
+        (SamplerConfig(threshold=0.9), None, {"steps": 4}, SamplerConfig(steps=4)),
+        (SamplerConfig(threshold=0.9), "random", {}, SamplerConfig("random")),
+        (
+            SamplerConfig("low_confidence_dynamic", threshold=0.9),
+            None,
+            {"steps": 2},
+            SamplerConfig("low_confidence_dynamic", threshold=0.9, steps=2),
+        ),
+    ],
+)
+def test_the_sampler_is_the_bundles_unless_something_is_given(default, name, given, expected):
+    options = {"steps": None, "threshold": None, "temperature": None, **given}
+    assert choose_sampler(default, name, options) == expected
