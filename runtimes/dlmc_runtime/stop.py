@@ -1,5 +1,6 @@
 """When a row's text ends before its length is used up."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ class Ending:
 
 @dataclass(frozen=True)
 class StopRule:
-    """Stop ids end before themselves; stop strings end the text before themselves."""
+    """Stop ids end before themselves; stop strings end the text before themselves.
+
+    Where a row ends depends on its tokens alone, not on how many became final at once.
+    """
 
     ids: frozenset[int] = frozenset()
     strings: tuple[str, ...] = ()
@@ -26,21 +30,23 @@ class StopRule:
         """Return where ``tokens``, final from the first on, end; None where they may go on."""
         by_id = next((i for i, token in enumerate(tokens) if token in self.ids), None)
         known = tokens if by_id is None else tokens[:by_id]
-        by_string = self._find_string(known)
+        by_string = self._find_string(known) if self.strings else None
         if by_string is not None:
             return by_string
         return None if by_id is None else Ending(by_id)
 
     def _find_string(self, tokens: Sequence[int]) -> Ending | None:
-        if not self.strings or self.decode is None:
+        """Return the end before the string that fewest tokens complete."""
+        if self._before_string(tokens) is None:
+            return None
+        counts = range(len(tokens) + 1)
+        count = bisect_left(counts, 1, key=lambda n: self._before_string(tokens[:n]) is not None)
+        return Ending(count, self._before_string(tokens[:count]))
+
+    def _before_string(self, tokens: Sequence[int]) -> str | None:
+        """Return the text before the first stop string in ``tokens``, None where there is none."""
+        if self.decode is None:
             return None
         text = self.decode(tokens)
         found = [position for s in self.strings if (position := text.find(s)) >= 0]
-        if not found:
-            return None
-        enough = next(
-            count
-            for count in range(len(tokens) + 1)
-            if any(s in self.decode(tokens[:count]) for s in self.strings)
-        )
-        return Ending(enough, text[: min(found)])
+        return text[: min(found)] if found else None
