@@ -58,7 +58,11 @@ class Denoised:
 
 @dataclass(frozen=True)
 class Committed:
-    """The next tokens of a row are final; ``text`` is what they add to the text so far."""
+    """The next tokens of a row are final, and so is ``text``, which goes on where it last ended.
+
+    The text may lag behind the tokens: the start of a character or of what may become a stop
+    string waits for more. All ``text`` together is the result's.
+    """
 
     row: int
     tokens: tuple[int, ...]

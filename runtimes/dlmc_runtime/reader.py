@@ -27,12 +27,10 @@ class Reader:
             return
         final = self._final()
         if len(final) > self.tokens or self.row.finished:
-            text = self._text(final)
-            if self.row.finished or len(text) > len(self.text):
-                added, self.text = text[len(self.text) :], text
-                tokens, self.tokens = tuple(final[self.tokens :]), len(final)
-                if tokens or added:
-                    yield Committed(self.index, tokens, added)
+            tokens, added = tuple(final[self.tokens :]), self._text(final)[len(self.text) :]
+            self.tokens, self.text = len(final), self.text + added
+            if tokens or added:
+                yield Committed(self.index, tokens, added)
         if self.row.finished:
             self.done = True
             yield Finished(self.index, self._result(final, seconds))
