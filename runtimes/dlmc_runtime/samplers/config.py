@@ -1,6 +1,7 @@
 """What a request may ask of a sampler."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -45,7 +46,7 @@ class SamplerConfig:
             raise UsageError(f"no sampler is called {self.name!r}", f"choose one of {known}")
         for name, legal, wanted in _RULES:
             value = getattr(self, name)
-            if value is not None and not _number(value, legal):
+            if value is not None and not legal(value):
                 raise UsageError(f"{name} is {value!r}", f"it must be {wanted}")
         if self.threshold is not None and self.factor is not None:
             raise UsageError("threshold and factor exclude each other", "give only one of them")
@@ -62,17 +63,28 @@ class SamplerConfig:
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
 
-def _number(value: Any, legal: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and math.isfinite(value) and bool(legal(value))
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-_RULES = (
-    ("steps", lambda v: isinstance(v, int) and v >= 1, "a whole number of at least 1"),
-    ("threshold", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("factor", lambda v: v >= 0, "a number of at least 0"),
-    ("temperature", lambda v: v >= 0, "a number of at least 0"),
-    ("top_k", lambda v: isinstance(v, int) and v >= 0, "a whole number of at least 0"),
-    ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("block_length", lambda v: isinstance(v, int) and v >= 1, "a whole number of at least 1"),
+def _real(value: Any) -> bool:
+    return _whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+# Between these temperatures float32 neither rounds confidences away nor draws suppressed tokens.
+_COLDEST, _HOTTEST = 1e-3, 1e3
+
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("steps", lambda v: _whole(v) and v >= 1, "a whole number of at least 1"),
+    ("threshold", lambda v: _real(v) and 0 < v <= 1, "above 0 and at most 1"),
+    ("factor", lambda v: _real(v) and v >= 0, "a number of at least 0"),
+    (
+        "temperature",
+        lambda v: _real(v) and (v == 0 or _COLDEST <= v <= _HOTTEST),
+        f"0, or {_COLDEST:g} to {_HOTTEST:g}",
+    ),
+    ("top_k", lambda v: _whole(v) and v >= 0, "a whole number of at least 0"),
+    ("top_p", lambda v: _real(v) and 0 < v <= 1, "above 0 and at most 1"),
+    ("block_length", lambda v: _whole(v) and v >= 1, "a whole number of at least 1"),
+    ("defer_ids", lambda v: isinstance(v, tuple) and all(map(_whole, v)), "a tuple of token ids"),
 )
