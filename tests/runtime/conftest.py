@@ -1,0 +1,180 @@
+"""What runtime tests share: manifests, a byte tokenizer, random models and a scripted engine."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.head import DenoiserWithHead, Head
+from dlmc.validate.torch_engine import TorchEngine
+from dlmc_runtime.cache import Cache
+from dlmc_runtime.engines.base import Inputs, Outputs
+from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.text import TextCodec
+
+VOCAB, MASK, EOS, PAD = 64, 63, 60, 61
+CANDIDATES = 8
+HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 32, 2, 4, 2, 8
+POSITIONS = 256
+# Every byte of these characters is one token; é, € and 🙂 take two, three and four of them.
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz .,!?\n0123456789é€🙂"
+
+
+def profile(batch, block, cache, rows):
+    return Profile(batch=batch, block=block, cache=cache, rows=rows)
+
+
+def _manifest(regime="block", block_length=4, profiles=None, **changes):
+    if profiles is None and regime == "full":
+        profiles = (profile(1, POSITIONS, 0, 32), profile(4, POSITIONS, 0, 32))
+    elif profiles is None:
+        shapes = ((block_length, block_length), (16, 1))
+        profiles = tuple(profile(b, t, POSITIONS, r) for b in (1, 4) for t, r in shapes)
+    data = {
+        "family": "test",
+        "architecture": "TestModel",
+        "attention": {"regime": regime, "block_length": block_length},
+        "shift": 0,
+        "tokens": {"mask": MASK, "stop": (EOS,), "pad": PAD, "suppressed": (MASK,)},
+        "model": {
+            "vocab_size": VOCAB,
+            "hidden_size": HIDDEN,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": KV_HEADS,
+            "head_dim": HEAD_DIM,
+            "max_position_embeddings": POSITIONS,
+            "parameters": 1,
+        },
+        "head": {"variant": "plain", "candidates": CANDIDATES},
+        "precision": "float32",
+        "inputs": (),
+        "outputs": (),
+        "profiles": profiles,
+        "sampler": {
+            "name": "low_confidence" if regime == "full" else "low_confidence_dynamic",
+            "parameters": {},
+        },
+        "max_new_tokens": 16,
+        "text": None,
+        "tolerances": {},
+        "provenance": {"source": "test", "versions": {}},
+        "config": "config.json",
+        "graph": "denoiser.onnx",
+        "weights": (),
+        "files": {
+            name: {"size": 0, "sha256": "0" * 64} for name in ("config.json", "denoiser.onnx")
+        },
+    }
+    return Manifest.model_validate({**data, **changes})
+
+
+@pytest.fixture(scope="session")
+def manifest():
+    """Make a manifest: ``manifest(regime, block_length, profiles, **fields)``."""
+    return _manifest
+
+
+@pytest.fixture(scope="session")
+def codec():
+    """A real `TextCodec` whose tokens are single bytes."""
+    pre = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    symbols = dict.fromkeys(pre.pre_tokenize_str(CHARACTERS)[0][0])
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(symbols)}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre, decoders.ByteLevel()
+    fillers = [f"<{i}>" for i in range(len(symbols), EOS)]
+    specials = [*fillers, "<eos>", "<pad>", "<62>", "<mask>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in specials])
+    assert tokenizer.token_to_id("<mask>") == MASK
+    return TextCodec(tokenizer, None)
+
+
+def _torch_engine(regime="block", block_length=4, profiles=None, seed=0, **changes):
+    """A random model whose predictions are confident and depend on what is around them."""
+    torch.manual_seed(seed)
+    config = DenoiserConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        qk_norm=True,
+    )
+    module = DenoiserWithHead(config, Head(VOCAB, CANDIDATES, (MASK,)))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 2.0 / parameter.shape[1] ** 0.5)
+        module.denoiser.embed_tokens.weight.normal_(0, 1)
+        # Below the others, so that what a mask becomes is up to its surroundings.
+        module.denoiser.embed_tokens.weight[MASK] *= 0.3
+    made = _manifest(regime, block_length, profiles, **changes)
+    return TorchEngine(module, made, made.profiles)
+
+
+@pytest.fixture(scope="session")
+def torch_engine():
+    """Make an engine: ``torch_engine(regime, block_length, profiles, seed, **fields)``."""
+    cache = {}
+
+    def make(regime="block", block_length=4, profiles=None, seed=0, **changes):
+        key = (regime, block_length, profiles, seed, repr(changes))
+        if key not in cache:
+            cache[key] = _torch_engine(regime, block_length, profiles, seed, **changes)
+        return cache[key]
+
+    return make
+
+
+@dataclass
+class ScriptedEngine:
+    """Predicts ``script[position]`` and is ``sure[position]`` of it, whatever it is fed."""
+
+    manifest: Manifest
+    script: np.ndarray
+    sure: np.ndarray
+    calls: list = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def profiles(self):
+        return self.manifest.profiles
+
+    def cache(self, batch, size):
+        return Cache(self.manifest.model, batch, size)
+
+    def inputs(self, shape):
+        return Inputs(shape)
+
+    def forward(self, inputs, cache, stores):
+        self.calls.append((inputs.profile, list(stores), inputs.input_ids.copy()))
+        shape = inputs.input_ids.shape
+        present = np.zeros((shape[0], KV_HEADS, shape[1], HEAD_DIM), np.float32)
+        for store in stores:
+            cache.write(store.row, store.count, [present] * (2 * LAYERS))
+        positions = np.take_along_axis(inputs.position_ids, inputs.head_rows, 1) % len(self.script)
+        ids, logits = self.script[positions], np.log(self.sure[positions]).astype(np.float32)
+        zeros = np.zeros(positions.shape, np.float32)
+        return Outputs(ids[..., None], logits[..., None], zeros, zeros, zeros, ids, logits)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    """Make a scripted engine: ``scripted(manifest, script, sure=None)``, numbers by position."""
+
+    def make(made, script, sure=None):
+        script = np.asarray(script, np.int64)
+        sure = np.full(len(script), 0.9) if sure is None else np.asarray(sure, np.float64)
+        return ScriptedEngine(made, script, sure)
+
+    return make

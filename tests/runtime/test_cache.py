@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from dlmc_runtime.cache import Cache
+
+
+@pytest.fixture
+def model(manifest):
+    return manifest().model
+
+
+def present(model, batch, block):
+    shape = (batch, model.num_key_value_heads, block, model.head_dim)
+    rng = np.random.default_rng(0)
+    return [rng.random(shape).astype(np.float32) for _ in range(2 * model.num_hidden_layers)]
+
+
+def test_a_cache_has_the_graphs_inputs_in_order(model):
+    cache = Cache(model, 3, 5)
+    assert list(cache.past) == [
+        "past_key_values.0.key",
+        "past_key_values.0.value",
+        "past_key_values.1.key",
+        "past_key_values.1.value",
+    ]
+    for past in cache.past.values():
+        assert past.shape == (3, model.num_key_value_heads, 5, model.head_dim)
+        assert past.dtype == np.float32
+    assert cache.filled.tolist() == [0, 0, 0]
+
+
+def test_writes_append_to_one_row_only(model):
+    cache, own = Cache(model, 2, 5), present(model, 2, 3)
+    cache.write(1, 2, own)
+    cache.write(1, 3, own)
+    assert cache.filled.tolist() == [0, 5]
+    for past, new in zip(cache.past.values(), own, strict=True):
+        assert not past[0].any()
+        np.testing.assert_array_equal(past[1, :, :2], new[1, :, :2])
+        np.testing.assert_array_equal(past[1, :, 2:], new[1])
+
+
+def test_a_write_beyond_the_end_or_of_other_layers_fails(model):
+    cache = Cache(model, 1, 4)
+    with pytest.raises(ValueError, match="broadcast"):
+        cache.write(0, 5, present(model, 1, 5))
+    with pytest.raises(ValueError, match="shorter"):
+        cache.write(0, 1, present(model, 1, 1)[:-1])
