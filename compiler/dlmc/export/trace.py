@@ -4,6 +4,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.export.passes.fill_constants import FillConstants
 from dlmc.export.passes.name_io import NameIo
 from dlmc.export.passes.name_nodes import NameNodes
+from dlmc.export.passes.repeat_layer import TRACED, RepeatLayer
 from dlmc.export.passes.strip_metadata import StripMetadata
 from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.version import __version__
@@ -45,19 +47,30 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
         A model with the inputs and outputs of `graph_io`, whose parameters are initializers
         named as in `Denoiser` and hold no values yet.
     """
+    traced = replace(config, num_hidden_layers=min(config.num_hidden_layers, TRACED))
     with torch.device("meta"):
         module = DenoiserWithHead(
-            config, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
+            traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
         ).eval()
-    io = graph_inputs(config), graph_outputs(config, head.candidates, head.variant)
     with _quiet():
-        model = _export(module, config)
+        model = _export(module, traced)
         FillConstants(constants(module))(model)
         optimizer.optimize_ir(model)
-        rewrite = (NameIo(*io), NameNodes(_PREFIX), StripMetadata(), CheckGraph())
-        ir.passes.Sequential(*rewrite)(model)
+        ir.passes.Sequential(
+            NameIo(*_io(traced, head)),
+            NameNodes(_PREFIX),
+            StripMetadata(),
+            RepeatLayer(config.num_hidden_layers),
+            CheckGraph(*_io(config, head)),
+        )(model)
     model.producer_name, model.producer_version = "dlmc", __version__
     return model
+
+
+def _io(
+    config: DenoiserConfig, head: Head
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    return graph_inputs(config), graph_outputs(config, head.candidates, head.variant)
 
 
 def constants(module: torch.nn.Module) -> dict[str, Tensor]:

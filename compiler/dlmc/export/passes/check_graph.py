@@ -1,6 +1,10 @@
 """Refuse a graph that some target could not read."""
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
+
+from dlmc_runtime.manifest import TensorSpec
 
 # What TensorRT refuses, or what hides a shape that depends on data.
 _FORBIDDEN = frozenset(
@@ -13,11 +17,20 @@ class CheckGraph(ir.passes.InPlacePass):
 
     That is: only the default domain, no functions, no control flow and sequences, no attention
     with more than one output, and no initializer that nothing uses.
+
+    Args:
+        inputs: what the inputs must be called, in order.
+        outputs: what the outputs must be called, in order.
     """
+
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        super().__init__()
+        self._io = [spec.name for spec in (*inputs, *outputs)]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Look at every node."""
-        problem = _problem(model)
+        io = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
+        problem = _problem(model) if io == self._io else f"has the inputs and outputs {io}"
         if problem:
             raise ir.passes.PassError(f"the traced graph {problem}")
         return ir.passes.PassResult(model, modified=False)
