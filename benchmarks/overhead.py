@@ -3,7 +3,7 @@
     python benchmarks/overhead.py
 
 Own time is everything in a step but the engine library's call: masks, uniforms, the sampler, the
-bookkeeping and, at commit, the copy into the cache. Batch 1, block 32, both families.
+bookkeeping and, at commit, the copy into the cache. Batch 1, block 32, K = 4, both families.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from machine import ROOT, Table, dlmc, parser, report
 
 BLOCK = 32
 ANSWER = 128
-REPEATS = 20
+REPEATS = 8
 COLUMNS = (
     "checkpoint",
     "forward",
@@ -90,7 +90,8 @@ def forwards(generator: Generator, prompt: str) -> Iterator[Forward]:
 def measure(name: str, folder: Path) -> list[tuple[str | float, ...]]:
     """Export, build and run one tiny checkpoint; return a row per kind of forward."""
     bundle = folder / name
-    dlmc("export", ROOT / "artifacts" / name, "-o", bundle, "--block-length", str(BLOCK))
+    checkpoint = ROOT / "artifacts" / name
+    dlmc("export", checkpoint, "-o", bundle, "--block-length", str(BLOCK), "--candidates", "4")
     dlmc("build", bundle, "--batch", "1", *SHAPES[name])
     seen: list[Forward] = []
     with Generator.load(bundle) as generator:
