@@ -15,6 +15,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[str, typer.Option(help="Which kind of engine; dlmc doctor lists them.")]
 
 DEFAULT_TARGET = "onnxruntime-cpu"
+# A model may write what steers a terminal; shown instead are Unicode's pictures of such characters.
+_CONTROL = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
+_CONTROL |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -29,13 +32,18 @@ def note(text: str) -> None:
 
 
 def say_json(data: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Print one JSON document to stdout."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    """Print one JSON document, on one line, to stdout."""
+    typer.echo(json.dumps(data, ensure_ascii=False))
 
 
 def on_terminal() -> bool:
     """Return whether stdout is read by a person."""
     return sys.stdout.isatty()
+
+
+def harmless(text: str) -> str:
+    """Return text without characters that steer a terminal."""
+    return text.translate(_CONTROL)
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:

@@ -126,7 +126,7 @@ def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:
         ["regime", f"{report['regime']}, blocks of {report['block_length']}"],
         ["shift", report["shift"]],
         ["precision", report["precision"]],
-        ["weights", f"{weights(model['parameters'])}, {_bytes(memory_of_weights)} in memory"],
+        ["parameters", f"{weights(model['parameters'])}, {_bytes(memory_of_weights)} in memory"],
         ["network", f"{model['num_hidden_layers']} layers of {model['hidden_size']}, heads {heads} "
          f"of {model['head_dim']}, vocabulary {model['vocab_size']}"],
         ["tokens", ", ".join(f"{name} {value}" for name, value in tokens.items())],

@@ -13,6 +13,7 @@ from dlmc.cli.console import (
     AsJson,
     BundlePath,
     Target,
+    harmless,
     note,
     on_terminal,
     say,
@@ -160,7 +161,7 @@ def _type_out(event: "Event") -> None:
     from dlmc_runtime import Committed
 
     if isinstance(event, Committed):
-        typer.echo(event.text, nl=False)
+        typer.echo(harmless(event.text), nl=False)
 
 
 def follow(events: Iterable["Event"], view: View) -> "Result":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dlmc.cli.console import note, on_terminal
+from dlmc.cli.console import harmless, note, on_terminal
 from dlmc_runtime.events import Denoised, Event
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Canvas:
     def _text(self, begin: int, end: int) -> str:
         if self._codec is None:
             return f"{self.ids[begin]} "
-        return self._codec.decode(self.ids[begin:end].tolist()) or "·"
+        return harmless(self._codec.decode(self.ids[begin:end].tolist())) or "·"
 
     def _colour(self, position: int) -> str:
         confidence = self.confidence[position]
@@ -92,7 +92,7 @@ class Canvas:
     def line(self) -> str:
         """Return counters and canvas as one plain line."""
         text = "".join(piece for piece, _ in self.spans())
-        return f"{self.summary()}: {text}".replace("\r", "").replace("\n", "⏎")
+        return f"{self.summary()}: {text}".replace("\n", "⏎")
 
     def rendered(self) -> "Text":
         """Return counters and canvas in colour."""

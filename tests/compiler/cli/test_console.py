@@ -1,6 +1,6 @@
 import pytest
 
-from dlmc.cli.console import note, on_terminal, say, say_json, size, table
+from dlmc.cli.console import harmless, note, on_terminal, say, say_json, size, table
 
 
 def test_a_table_is_aligned():
@@ -23,11 +23,15 @@ def test_size(count, text):
     assert size(count) == text
 
 
+def test_control_characters_are_shown_not_obeyed():
+    assert harmless("a\tb\n\x1b[2J\r\x7f\x9b") == "a\tb\n␛[2J␍␡\ufffd"
+
+
 def test_results_and_notes_go_to_different_streams(capsys):
     say("result")
     note("note")
     say_json({"ü": [1]})
     captured = capsys.readouterr()
-    assert captured.out == 'result\n{\n  "ü": [\n    1\n  ]\n}\n'
+    assert captured.out == 'result\n{"ü": [1]}\n'
     assert captured.err == "note\n"
     assert not on_terminal()

@@ -62,6 +62,11 @@ def test_special_tokens_and_line_breaks_take_one_place(canvas, codec):
     assert canvas.line().endswith(": a⏎·")
 
 
+def test_control_characters_stay_in_their_place(canvas, codec):
+    canvas.update(denoised(codec.encode("\x1b\r"), [0, 0]))
+    assert text_of(canvas) == "␛␍"
+
+
 def test_a_bundle_without_a_tokenizer_shows_ids():
     canvas = Canvas(None)
     canvas.update(denoised([7, 8, 9], [0, 0, 1]))
