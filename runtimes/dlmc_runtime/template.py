@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from dlmc_runtime.errors import BundleError, DlmcError
@@ -65,7 +66,7 @@ def _tojson(
 class _GenerationTag(Extension):
     """``{% generation %}`` marks the assistant's turn for training; here it is only its body."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  (declared so by Jinja)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the body of the tag."""
@@ -91,7 +92,7 @@ class _Counted(NodeTransformer):
         return total
 
 
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filter(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None)
 
 
