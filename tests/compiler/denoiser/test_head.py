@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.head import DenoiserWithHead, Head, HeadOutputs, draw
+
+BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
+UNIFORMS = st.floats(0, BELOW_ONE, width=32)
+
+
+def reduce(head: Head, logits, temperature, uniform) -> HeadOutputs:
+    """Run the head over one batch row: logits [R,V], one temperature, uniform [R]."""
+    outputs = head(
+        torch.tensor(logits, dtype=torch.float32)[None],
+        torch.tensor([temperature], dtype=torch.float32),
+        torch.tensor(uniform, dtype=torch.float32)[None],
+    )
+    return HeadOutputs(*(None if one is None else one[0] for one in outputs))
+
+
+def logsumexp(values):
+    best = values.max(-1, keepdims=True)
+    return (best + np.log(np.exp(values - best).sum(-1, keepdims=True)))[..., 0]
+
+
+@st.composite
+def rows(draw_from):
+    """Logits [R,V] of any sharpness, ids to suppress, a temperature and uniforms [R]."""
+    vocab = draw_from(st.integers(3, 700))
+    count = draw_from(st.integers(1, 4))
+    seed = draw_from(st.integers(0, 2**32 - 1))
+    scale = draw_from(st.sampled_from([0.0, 0.1, 1.0, 10.0, 100.0]))
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal((count, vocab)) * scale).astype(np.float32)
+    suppressed = draw_from(
+        st.lists(st.integers(0, vocab - 1), unique=True, min_size=1, max_size=vocab - 2)
+    )
+    temperature = draw_from(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.7]))
+    uniform = draw_from(st.lists(UNIFORMS, min_size=count, max_size=count))
+    return logits, suppressed, temperature, uniform
+
+
+@given(rows())
+def test_agrees_with_float64(case):
+    logits, suppressed, temperature, uniform = case
+    vocab = logits.shape[-1]
+    head = Head(vocab, min(2, vocab - len(suppressed)), suppressed)
+    found = reduce(head, logits, temperature, uniform)
+    allowed = np.setdiff1d(np.arange(vocab), suppressed)
+    exact = logits[:, allowed].astype(np.float64)
+    log_p = exact - logsumexp(exact)[:, None]
+    tempered = exact / (temperature or 1.0)
+    close = {"rtol": 1e-5, "atol": 1e-4}
+    np.testing.assert_allclose(found.logsumexp, logsumexp(exact), **close)
+    np.testing.assert_allclose(found.entropy, -(np.exp(log_p) * log_p).sum(-1), **close)
+    np.testing.assert_allclose(found.tempered_logsumexp, logsumexp(tempered), **close)
+    best = -np.sort(-exact, axis=-1)[:, : head.candidates]
+    np.testing.assert_array_equal(found.top_logits, best.astype(np.float32))
+    np.testing.assert_array_equal(
+        np.take_along_axis(logits, found.top_ids.numpy(), -1), found.top_logits
+    )
+    taken = found.sampled_id.numpy()
+    np.testing.assert_array_equal(logits[range(len(taken)), taken], found.sampled_logit)
+
+
+@given(rows())
+def test_draws_by_inverting_the_cumulative_distribution(case):
+    logits, suppressed, temperature, uniform = case
+    vocab = logits.shape[-1]
+    found = reduce(Head(vocab, 1, suppressed), logits, temperature, uniform)
+    sampled = found.sampled_id.numpy()
+    if temperature == 0:
+        np.testing.assert_array_equal(sampled, found.top_ids[:, 0])
+        return
+    exact = logits.astype(np.float64) / temperature
+    exact[:, suppressed] = -np.inf
+    p = np.exp(exact - logsumexp(exact)[:, None])
+    above = p.cumsum(-1)[range(len(sampled)), sampled]
+    below = above - p[range(len(sampled)), sampled]
+    assert (p[range(len(sampled)), sampled] > 0).all()
+    assert (below - 1e-5 <= uniform).all()
+    assert (uniform <= above + 1e-5).all()
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1e-38, 0.5, BELOW_ONE, 1.0])
+@pytest.mark.parametrize("vocab", [1, 2, 255, 256, 257, 126_464])
+def test_never_draws_what_has_no_weight(vocab, uniform):
+    rng = np.random.default_rng(vocab)
+    for only in {0, vocab // 2, vocab - 1}:
+        weights = torch.zeros(vocab)
+        weights[only] = float(rng.random()) + 1e-6
+        assert int(draw(weights, torch.tensor(uniform))) == only
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.3, BELOW_ONE])
+def test_never_draws_suppressed_ids_at_the_edges(uniform):
+    suppressed = [0, 1, 510, 511]
+    found = reduce(Head(512, 4, suppressed), np.zeros((1, 512)), 1.0, [uniform])
+    assert found.sampled_id.item() not in suppressed
+    expected = {0.0: 2, BELOW_ONE: 509}.get(uniform, found.sampled_id.item())
+    assert found.sampled_id.item() == expected
+
+
+def test_draws_every_id_as_often_as_it_should():
+    rng = np.random.default_rng(7)
+    weights = rng.random(1000, dtype=np.float32) * (rng.random(1000) < 0.5)
+    uniform = torch.linspace(0, BELOW_ONE, 200_000)
+    drawn = draw(torch.tensor(weights).expand(len(uniform), -1), uniform)
+    frequency = np.bincount(drawn, minlength=1000) / len(uniform)
+    np.testing.assert_allclose(frequency, weights / weights.sum(), atol=2e-5)
+    assert (np.diff(drawn) >= 0).all()
+
+
+def test_a_large_vocabulary_keeps_its_tail():
+    vocab = 151_936
+    uniform = torch.tensor([0.0, 0.25, 0.5, 0.75, BELOW_ONE])
+    drawn = draw(torch.ones(len(uniform), vocab), uniform)
+    np.testing.assert_allclose(drawn, uniform * vocab, atol=1)
+    assert drawn[-1] == vocab - 1
+
+
+def test_temperature_zero_ignores_uniform():
+    logits = np.random.default_rng(0).standard_normal((64, 300))
+    found = reduce(Head(300, 4, [3]), logits, 0.0, np.linspace(0, BELOW_ONE, 64))
+    np.testing.assert_array_equal(found.sampled_id, found.top_ids[:, 0])
+    np.testing.assert_array_equal(found.tempered_logsumexp, found.logsumexp)
+
+
+def test_each_row_has_its_own_temperature():
+    head = Head(300, 4, [3])
+    logits = torch.randn(2, 5, 300, generator=torch.Generator().manual_seed(0))
+    uniform = torch.full((2, 5), 0.77)
+    both = head(logits, torch.tensor([0.0, 1.3]), uniform)
+    for index, temperature in enumerate([0.0, 1.3]):
+        alone = reduce(head, logits[index].numpy(), temperature, uniform[index].numpy())
+        torch.testing.assert_close(both.sampled_id[index], alone.sampled_id)
+        torch.testing.assert_close(both.tempered_logsumexp[index], alone.tempered_logsumexp)
+
+
+def test_a_certain_prediction_has_no_entropy():
+    suppressed = [i for i in range(300) if i != 7]
+    found = reduce(Head(300, 1, suppressed), np.zeros((1, 300)), 1.0, [0.5])
+    assert found.entropy.item() == 0.0
+    assert found.logsumexp.item() == 0.0
+    assert found.top_ids.tolist() == [[7]]
+
+
+def test_equal_logits_have_the_entropy_of_their_number():
+    found = reduce(Head(300, 1, [0]), np.full((1, 300), 12.5), 1.0, [0.5])
+    assert found.entropy.item() == pytest.approx(np.log(299), abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_is_no_number_does_not_touch_its_neighbour(value, temperature):
+    logits = np.random.default_rng(0).standard_normal((2, 300))
+    sound = reduce(Head(300, 4, [3]), logits, temperature, [0.3, 0.6])
+    logits[0] = value
+    broken = reduce(Head(300, 4, [3]), logits, temperature, [0.3, 0.6])
+    assert 0 <= broken.sampled_id[0] < 300
+    for before, after in zip(sound, broken, strict=True):
+        if before is not None and after is not None:
+            torch.testing.assert_close(before[1], after[1])
+
+
+def test_raw_logits_leave_only_where_wanted():
+    logits = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
+    assert reduce(Head(300, 4, [3]), logits, 0.0, [0, 0]).logits is None
+    found = reduce(Head(300, 4, [3], "logits"), logits, 0.0, [0, 0])
+    np.testing.assert_array_equal(found.logits, logits)
+
+
+def test_states_its_constants_on_the_meta_device():
+    with torch.device("meta"):
+        head = Head(10, 2, [9, 4])
+    assert head.suppressed.is_meta
+    assert head.constants()["suppressed"].nonzero().flatten().tolist() == [4, 9]
+    assert "suppressed" not in head.state_dict()
+
+
+def test_only_the_rows_asked_for_go_through_the_head():
+    config = DenoiserConfig(40, 16, 24, 1, 2, 1, 8, 1e-6, 1e4)
+    torch.manual_seed(0)
+    module = DenoiserWithHead(config, Head(40, 3, [39], "logits"))
+    block = torch.arange(6)[None], torch.arange(6)[None], torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    past = [(torch.zeros(1, 1, 0, 8), torch.zeros(1, 1, 0, 8))]
+
+    def logits(rows: list[int]) -> torch.Tensor:
+        index, uniform = torch.tensor([rows]), torch.zeros(1, len(rows))
+        found, _ = module(*block, past, index, torch.zeros(1), uniform)
+        assert found.logits is not None
+        return found.logits[0]
+
+    torch.testing.assert_close(logits([4, 1, 4]), logits(list(range(6)))[[4, 1, 4]])
