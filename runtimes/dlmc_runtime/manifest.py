@@ -153,7 +153,11 @@ class FileRecord(Record):
 
 
 class Manifest(Record):
-    """Everything a runtime must know about a bundle before it opens another file of it."""
+    """Everything a runtime must know about a bundle before it opens another file of it.
+
+    ``config`` is the checkpoint's own ``config.json``: the runtime does not read it, but the
+    reference that engines are compared with is made from it.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     family: str
@@ -172,13 +176,14 @@ class Manifest(Record):
     text: TextSpec | None
     tolerances: dict[str, Tolerance]
     provenance: Provenance
+    config: BundlePath
     graph: BundlePath
     weights: tuple[BundlePath, ...]
     files: dict[BundlePath, FileRecord]
 
     @model_validator(mode="after")
     def _files_are_listed(self) -> Self:
-        named = [self.graph, *self.weights]
+        named = [self.config, self.graph, *self.weights]
         if self.text is not None:
             named += [self.text.tokenizer, self.text.chat_template or self.text.tokenizer]
         missing = [name for name in named if name not in self.files]

@@ -42,9 +42,11 @@ MANIFEST: dict[str, Any] = {
     "text": {"tokenizer": "tokenizer/tokenizer.json"},
     "tolerances": {"top_logits": {"atol": 1e-3}},
     "provenance": {"source": "tiny", "versions": {"dlmc": "0.1.0"}},
+    "config": "config.json",
     "graph": "denoiser.onnx",
     "weights": ["weights/model.safetensors"],
     "files": {
+        "config.json": {"size": 1, "sha256": HASH},
         "denoiser.onnx": {"size": 1, "sha256": HASH},
         "weights/model.safetensors": {"size": 1, "sha256": HASH},
         "tokenizer/tokenizer.json": {"size": 1, "sha256": HASH},

@@ -17,6 +17,7 @@ from dlmc_runtime.manifest import (
 from dlmc_runtime.version import __version__
 
 GRAPH = "denoiser.onnx"
+CONFIG = "config.json"
 
 # Whatever decides how the graph looks.
 _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript")
@@ -53,6 +54,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
             recipe=plan.recipe,
             versions={"dlmc": __version__} | {tool: version(tool) for tool in _TOOLS},
         ),
+        config=CONFIG,
         graph=GRAPH,
         weights=tuple(plan.files),
         files=dict(files),

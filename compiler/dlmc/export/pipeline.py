@@ -1,10 +1,11 @@
 """`dlmc export`: from a checkpoint to a bundle, as one list of stages."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from dlmc.export.bundle_writer import BundleWriter
-from dlmc.export.document import GRAPH, build_manifest
+from dlmc.export.document import CONFIG, GRAPH, build_manifest
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import ExportPlan, plan_export
 
@@ -29,6 +30,7 @@ def export_checkpoint(
     announce(plan)
     with BundleWriter(options.output, force=options.force) as bundle:
         bundle.write(GRAPH, _graph(plan))
+        bundle.write(CONFIG, json.dumps(plan.config, indent=2).encode() + b"\n")
         _add_weights(plan, bundle)
         _add_text(plan, bundle)
         bundle.finish(lambda files: build_manifest(plan, files))

@@ -34,6 +34,7 @@ class ExportPlan:
         source: hub id, or name (not path) of the checkpoint's folder.
         revision: commit of the hub repository.
         recipe: name of the recipe.
+        config: contents of ``config.json``.
         spec: the checkpoint as its family understands it, overrides applied.
         suppressed: ids the graph never predicts, sorted.
         weights: where the values of every parameter lie; only imagined if
@@ -50,6 +51,7 @@ class ExportPlan:
     source: str
     revision: str | None
     recipe: str | None
+    config: Mapping[str, Any]
     spec: FamilySpec
     suppressed: tuple[int, ...]
     weights: Mapping[str, TensorLocation]
@@ -98,6 +100,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
         source=_name_source(resolved, recipe),
         revision=resolved.revision if resolved else None,
         recipe=recipe.name if recipe else None,
+        config=checkpoint.config,
         spec=spec,
         suppressed=suppressed,
         weights=check_weights(family, spec, checkpoint)

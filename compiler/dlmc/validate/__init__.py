@@ -1,0 +1,1 @@
+"""Comparing engines with the reference."""

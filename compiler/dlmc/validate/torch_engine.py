@@ -1,0 +1,61 @@
+"""The reference engine: the module that `export` traces, run by torch on the bundle's weights."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlmc.denoiser.head import DenoiserWithHead
+from dlmc_runtime.cache import Cache
+from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
+from dlmc_runtime.manifest import Manifest, Profile
+
+
+class TorchEngine:
+    """A `dlmc_runtime.engines.base.Engine` that runs in float32 on the CPU."""
+
+    def __init__(
+        self, module: DenoiserWithHead, manifest: Manifest, profiles: tuple[Profile, ...]
+    ) -> None:
+        self.module = module.eval()
+        self.manifest, self.profiles = manifest, profiles
+
+    def cache(self, batch: int, size: int) -> Cache:
+        """Allocate an empty cache for ``batch`` rows of ``size`` positions."""
+        return Cache(self.manifest.model, batch, size)
+
+    def inputs(self, profile: Profile) -> Inputs:
+        """Allocate the input buffers of a profile."""
+        return Inputs(profile)
+
+    def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
+        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        answers = self.run({**inputs.arrays(), **cache.past})
+        for store in stores:
+            cache.write(store.row, store.count, [v for k, v in answers.items() if "present" in k])
+        return Outputs(*(answers[name] for name in OUTPUTS))
+
+    @torch.inference_mode()
+    def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return all outputs of the graph, by name, for its inputs, by name."""
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in feeds.items()}
+        past = [tensor for name, tensor in tensors.items() if name.startswith("past")]
+        head, present = self.module(
+            tensors["input_ids"],
+            tensors["position_ids"],
+            tensors["attention_mask"],
+            list(zip(past[::2], past[1::2], strict=True)),
+            tensors["head_rows"],
+            tensors["temperature"],
+            tensors["uniform"],
+        )
+        answers = {k: v.numpy() for k, v in head._asdict().items() if v is not None}
+        for layer, pair in enumerate(present):
+            for part, tensor in zip(("key", "value"), pair, strict=True):
+                answers[f"present.{layer}.{part}"] = tensor.numpy()
+        return answers
+
+    def close(self) -> None:
+        """Do nothing: torch's memory goes with the object."""
