@@ -1,5 +1,6 @@
 """Make a deep network of one that was traced with two layers."""
 
+import copy
 import re
 from collections.abc import MutableSequence
 
@@ -68,7 +69,7 @@ class _Copies:
 
     def node(self, node: ir.Node) -> ir.Node:
         """Copy a node of the template."""
-        copy = ir.Node(
+        twin = ir.Node(
             node.domain,
             node.op_type,
             [None if value is None else self._input(value) for value in node.inputs],
@@ -76,12 +77,12 @@ class _Copies:
             num_outputs=len(node.outputs),
             name=self._rename(node.name),
         )
-        for value, original in zip(copy.outputs, node.outputs, strict=True):
+        for value, original in zip(twin.outputs, node.outputs, strict=True):
             value.name, value.type, value.shape = self._like(original)
             self.values[original] = value
             if original.is_graph_output():
                 self._graph.outputs.append(value)
-        return copy
+        return twin
 
     def _input(self, value: ir.Value) -> ir.Value:
         """Return what stands for ``value`` in this layer: itself, unless it is of the layer."""
@@ -95,7 +96,8 @@ class _Copies:
         return self.values.get(value, value)
 
     def _like(self, value: ir.Value) -> tuple[str, ir.TypeProtocol | None, ir.Shape | None]:
-        return self._rename(value.name), value.type, value.shape
+        # Types are mutable: a weight's later change of type must not reach its copies.
+        return self._rename(value.name), copy.copy(value.type), value.shape
 
     def _rename(self, name: str | None) -> str:
         return _TEMPLATE.sub(rf"\g<1>.{self._layer}.", str(name))
