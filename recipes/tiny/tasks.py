@@ -77,7 +77,7 @@ def _grids() -> list[tuple[int, ...]]:
 
     partial: list[tuple[tuple[int, ...], ...]] = [()]
     for _ in range(4):
-        partial = [grid + (row,) for grid in partial for row in rows if fits(grid + (row,))]
+        partial = [(*grid, row) for grid in partial for row in rows if fits((*grid, row))]
     return [tuple(itertools.chain(*grid)) for grid in partial]
 
 

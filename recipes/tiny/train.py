@@ -18,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import vocabulary
-from tasks import TASKS, Problem, problems
 from torch import Tensor
 from torch.nn import functional
 
-from dlmc.denoiser.config import DenoiserConfig
+import vocabulary
+from checkpoint import read_spec, write_checkpoint
 from dlmc.denoiser.denoiser import Denoiser
+from dlmc.recipes import load
+from tasks import TASKS, Problem, problems
 
 BLOCK = 8
 ROWS = 24  # problems of each task in a step
@@ -58,9 +59,9 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one family is trained: its shape, its tokens and how it corrupts a batch."""
+    """How one family is trained: the recipe with its shape, its tokens, how a batch is masked."""
 
-    config: DenoiserConfig
+    recipe: str
     vocabulary: vocabulary.Vocabulary
     corrupt: Callable[[list[Encoded], int, int, np.random.Generator], Batch]
 
@@ -75,13 +76,15 @@ def corrupt_sequence(
 ) -> Batch:
     """Mask a LLaDA batch: every row sees the whole sequence.
 
-    Half of the rows are masked anywhere, the other half as in semi-autoregressive decoding:
-    clean blocks, one noisy block, then masks. Prompts are left-padded and the padding hidden.
+    A quarter of the rows is masked anywhere, the others as in semi-autoregressive decoding:
+    clean blocks, one noisy block, then masks. One batch in four has a canvas longer than its
+    answers. What follows the end of turn is all the same token and would drown the rest: a tenth
+    of it counts. Prompts are left-padded and the padding hidden.
     """
     longest = max(len(row.answer) for row in encoded)
-    shortest = -(-longest // BLOCK) * BLOCK
-    canvas = int(rng.choice((shortest, rng.integers(shortest // BLOCK, 9) * BLOCK)))
-    canvas = min(canvas, _WIDEST_CANVAS)
+    canvas = -(-longest // BLOCK) * BLOCK
+    if rng.random() < 0.25:
+        canvas = int(rng.integers(canvas // BLOCK, _WIDEST_CANVAS // BLOCK + 1)) * BLOCK
     width = max(len(row.prompt) for row in encoded)
     ids = np.full((len(encoded), width + canvas), pad)
     visible = np.ones_like(ids, dtype=bool)
@@ -92,15 +95,18 @@ def corrupt_sequence(
         visible[row, :left] = False
         positions[row, left:] = np.arange(width + canvas - left)
     hidden = _noise((len(encoded), canvas), rng)
-    for row in range(0, len(encoded), 2):
-        size = int(rng.choice((8, 16, 32)))
+    for row in range(len(encoded) * 3 // 4):
+        size = int(rng.choice((8, 8, 16, 32)))
         start = int(rng.integers(-(-canvas // size))) * size
         hidden[row, :start] = False
         hidden[row, start + size :] = True
     answer = ids[:, width:]
-    targets = np.where(hidden, answer, -100)
+    counted = hidden & ((answer != pad) | (rng.random(hidden.shape) < 0.1))
+    targets = np.where(counted, answer, -100)
     ids[:, width:] = np.where(hidden, mask, answer)
-    allowed = np.broadcast_to(visible[:, None, None, :], (*visible.shape[:1], 1, *ids.shape[1:] * 2))
+    allowed = np.broadcast_to(
+        visible[:, None, None, :], (*visible.shape[:1], 1, *ids.shape[1:] * 2)
+    )
     return Batch(*map(torch.from_numpy, (ids, positions, allowed.copy(), targets)))
 
 
@@ -142,37 +148,9 @@ def corrupt_blocks(encoded: list[Encoded], mask: int, pad: int, rng: np.random.G
     )
 
 
-_SIZES = {
-    "vocab_size": vocabulary.VOCAB_SIZE,
-    "hidden_size": 128,
-    "intermediate_size": 352,
-    "num_attention_heads": 4,
-    "head_dim": 32,
-}
 LAYOUTS = {
-    "llada": Layout(
-        DenoiserConfig(
-            **_SIZES,
-            num_hidden_layers=6,
-            num_key_value_heads=4,
-            rms_norm_eps=1e-5,
-            rope_theta=10000.0,
-        ),
-        vocabulary.LLADA,
-        corrupt_sequence,
-    ),
-    "sdar": Layout(
-        DenoiserConfig(
-            **_SIZES,
-            num_hidden_layers=6,
-            num_key_value_heads=2,
-            rms_norm_eps=1e-6,
-            rope_theta=10000.0,
-            qk_norm=True,
-        ),
-        vocabulary.SDAR,
-        corrupt_blocks,
-    ),
+    "llada": Layout("tiny/tiny-llada", vocabulary.LLADA, corrupt_sequence),
+    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, corrupt_blocks),
 }
 
 
@@ -246,7 +224,7 @@ class Source:
 def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Denoiser:
     """Train for ``steps`` steps, resuming from ``state_path`` where it exists."""
     torch.manual_seed(seed)
-    denoiser = Denoiser(layout.config)
+    denoiser = Denoiser(read_spec(load(layout.recipe)).denoiser)
     initialise(denoiser)
     optimizer = optimizers(denoiser)
     source, start = Source(layout, seed), 0
@@ -294,8 +272,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     state = options.state or options.output.with_suffix(".state")
     state.parent.mkdir(parents=True, exist_ok=True)
-    denoiser = train(LAYOUTS[options.layout], options.seed, options.steps, state)
-    print(sum(weight.numel() for weight in denoiser.parameters()), "parameters")
+    layout = LAYOUTS[options.layout]
+    denoiser = train(layout, options.seed, options.steps, state)
+    write_checkpoint(denoiser, load(layout.recipe), layout.vocabulary, options.output)
+    print(f"wrote {options.output}, {sum(w.numel() for w in denoiser.parameters())} parameters")
 
 
 if __name__ == "__main__":
