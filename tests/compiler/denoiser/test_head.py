@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,8 @@ def reduce(head: Head, logits, temperature, uniform) -> HeadOutputs:
         torch.tensor([temperature], dtype=torch.float32),
         torch.tensor(uniform, dtype=torch.float32)[None],
     )
-    return HeadOutputs(*(None if one is None else one[0] for one in outputs))
+    row = {name: one[0] for name, one in outputs._asdict().items() if one is not None}
+    return HeadOutputs(**row)
 
 
 def logsumexp(values):
@@ -53,10 +56,10 @@ def test_agrees_with_float64(case):
     exact = logits[:, allowed].astype(np.float64)
     log_p = exact - logsumexp(exact)[:, None]
     tempered = exact / (temperature or 1.0)
-    close = {"rtol": 1e-5, "atol": 1e-4}
-    np.testing.assert_allclose(found.logsumexp, logsumexp(exact), **close)
-    np.testing.assert_allclose(found.entropy, -(np.exp(log_p) * log_p).sum(-1), **close)
-    np.testing.assert_allclose(found.tempered_logsumexp, logsumexp(tempered), **close)
+    assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-4)
+    assert_close(found.logsumexp, logsumexp(exact))
+    assert_close(found.entropy, -(np.exp(log_p) * log_p).sum(-1))
+    assert_close(found.tempered_logsumexp, logsumexp(tempered))
     best = -np.sort(-exact, axis=-1)[:, : head.candidates]
     np.testing.assert_array_equal(found.top_logits, best.astype(np.float32))
     np.testing.assert_array_equal(
@@ -191,7 +194,7 @@ def test_only_the_rows_asked_for_go_through_the_head():
     def logits(rows: list[int]) -> torch.Tensor:
         index, uniform = torch.tensor([rows]), torch.zeros(1, len(rows))
         found, _ = module(*block, past, index, torch.zeros(1), uniform)
-        assert found.logits is not None
+        assert isinstance(found.logits, torch.Tensor)
         return found.logits[0]
 
     torch.testing.assert_close(logits([4, 1, 4]), logits(list(range(6)))[[4, 1, 4]])
