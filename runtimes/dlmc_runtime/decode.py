@@ -1,6 +1,7 @@
 """The denoising loop's one step: one forward for a batch of rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,37 +16,60 @@ from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.row import Row, Task
 
 
+def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
+    """Return the (batch, cache) for ``rows``; a smaller batch where they do not fit into one.
+
+    Raises:
+        RequestError: one of the rows fits no profile.
+    """
+    return table.room(
+        len(rows),
+        cached=max(row.cache_needed for row in rows),
+        block=max(row.block_needed for row in rows),
+        rows=max(min(row.block_length, row.block_needed) for row in rows),
+    )
+
+
 class Batch:
     """Rows that share forwards. Each keeps its own position, length, sampler and phase.
 
     Raises:
         RequestError: the rows do not fit any profile of the engine.
+        EngineError: there is no memory for the profile's cache.
     """
 
     def __init__(self, engine: Engine, rows: Sequence[Row]) -> None:
         self.engine, self.rows = engine, list(rows)
         self.table = ProfileTable(engine.profiles)
-        needed = max(row.cache_needed for row in rows)
-        self.size, self.context = self.table.room(len(rows), needed)
+        self.size, self.context = room(self.table, self.rows)
         if len(rows) > self.size:
             raise ValueError(f"{len(rows)} rows in a batch of {self.size}")
-        self.cache = engine.cache(self.size, self.context)
+        with _memory(f"the cache of {self.size} rows of {self.context} positions"):
+            self.cache = engine.cache(self.size, self.context)
         self.chunk = self.table.chunk(self.size, self.context)
         self._inputs: dict[Profile, Inputs] = {}
-        for row in rows:  # refuse now what no profile takes, not in the middle of a run
-            longest = row.block_length if row.cached_regime else len(row.canvas)
-            self.table.smallest(self.size, self.context, longest, min(row.block_length, longest))
 
     def inputs(self, profile: Profile) -> Inputs:
         """Return the profile's input buffers, allocated at first use."""
         if profile not in self._inputs:
-            self._inputs[profile] = self.engine.inputs(profile)
+            with _memory(f"the inputs of {profile}"):
+                self._inputs[profile] = self.engine.inputs(profile)
         return self._inputs[profile]
 
     @property
     def active(self) -> list[int]:
         """Indices of rows that still need forwards."""
         return [index for index, row in enumerate(self.rows) if not row.finished]
+
+
+@contextmanager
+def _memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # numpy's words for too much, and for far too much
+        raise EngineError(
+            f"there is no memory for {what}", "build with a smaller --batch, --cache or --prefill"
+        ) from error
 
 
 def step(batch: Batch) -> list[Denoised]:

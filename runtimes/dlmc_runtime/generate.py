@@ -5,16 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypedDict, TypeGuard, Unpack
+from typing import TypedDict, TypeGuard, Unpack, cast
 
 import numpy as np
 
 from dlmc_runtime import decode, engines
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Engine
-from dlmc_runtime.errors import RequestError, UsageError
+from dlmc_runtime.errors import BundleError, RequestError, UsageError
 from dlmc_runtime.events import Event, Finished, Result
 from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -39,14 +40,42 @@ def _is_one(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
     return isinstance(prompt, str) or all(isinstance(x, int | np.integer) for x in prompt)
 
 
+def _whole(name: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} is {value!r}", f"it must be a whole number of at least {least}")
+    return value
+
+
+def _default_sampler(manifest: Manifest) -> SamplerConfig:
+    spec = manifest.sampler
+    try:
+        return SamplerConfig().updated(**{**spec.parameters, "name": spec.name})
+    except UsageError as error:
+        raise BundleError(f"the manifest's sampler: {error.message}", error.hint) from None
+
+
 class Generator:
     """An engine with its tokenizer, ready to generate.
 
     Use `load`; close it, or use it as a context manager, to release the engine.
+
+    Attributes:
+        engine: runs the denoiser.
+        text: the bundle's tokenizer and chat template; None where it has none.
+        sampler: the bundle's default sampler.
+
+    Raises:
+        BundleError: the manifest asks for what this version cannot do.
     """
 
     def __init__(self, engine: Engine, text: TextCodec | None) -> None:
         self.engine, self.text = engine, text
+        self.sampler = _default_sampler(engine.manifest)
+        if engine.manifest.shift:
+            raise BundleError(
+                "the model's logits predict the next position (shift 1)",
+                "this version runs models with shift 0 only",
+            )
 
     @classmethod
     def load(cls, bundle: str | Path, target: str = "onnxruntime-cpu") -> "Generator":
@@ -71,12 +100,6 @@ class Generator:
         """The shapes the engine was built for."""
         return self.engine.profiles
 
-    @property
-    def sampler(self) -> SamplerConfig:
-        """The bundle's default sampler."""
-        spec = self.manifest.sampler
-        return SamplerConfig().updated(name=spec.name, **spec.parameters)
-
     def request(
         self,
         prompt: Prompt,
@@ -95,11 +118,8 @@ class Generator:
             RequestError: this bundle cannot do what is asked.
         """
         ids = self._encode(prompt)
-        count = self.manifest.max_new_tokens if max_new_tokens is None else max_new_tokens
-        if count < 1:
-            raise UsageError(f"max_new_tokens is {count}", "it must be at least 1")
-        if seed < 0:
-            raise UsageError(f"seed is {seed}", "it must be at least 0")
+        default = self.manifest.max_new_tokens
+        count = default if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens, 1)
         if isinstance(stop, str) or not all(stop):
             raise UsageError("stop holds an empty string or is one", "give a list of strings")
         if stop and self.text is None:
@@ -115,15 +135,17 @@ class Generator:
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
-        return Request(ids, count, config, seed, rule, keep_cache)
+        return Request(ids, count, config, _whole("seed", seed, 0), rule, keep_cache)
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
             if self.text is None:
                 raise RequestError("the bundle has no tokenizer", "give token ids")
             ids = tuple(self.text.encode(prompt))
-        else:
+        elif _is_one(prompt):
             ids = tuple(int(token) for token in prompt)
+        else:
+            raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
         if not ids:
             raise RequestError("the prompt is empty", "give at least one token")
         size = self.manifest.model.vocab_size
@@ -162,7 +184,8 @@ class Generator:
         """
         if _is_one(prompt):
             return self.run([self.request(prompt, **options)])[0]
-        return self.run([self.request(one, **options) for one in prompt])
+        several = cast("Sequence[Prompt]", prompt)
+        return self.run([self.request(one, **options) for one in several])
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Serve requests in batches as wide as the engine allows."""
@@ -178,10 +201,15 @@ class Generator:
 
     def events(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Serve requests, reporting every forward. ``row`` in an event indexes ``requests``."""
-        widest = max(profile.batch for profile in self.profiles)
-        for first in range(0, len(requests), widest):
-            rows = [Row(request, self.manifest) for request in requests[first : first + widest]]
-            yield from self._batch(decode.Batch(self.engine, rows), first)
+        table = ProfileTable(self.profiles)
+        rows = [Row(request, self.manifest) for request in requests]
+        for row in rows:  # what no profile takes is refused now, not in the middle of the work
+            decode.room(table, [row])
+        first = 0
+        while first < len(rows):
+            size, _ = decode.room(table, rows[first : first + table.widest])
+            yield from self._batch(decode.Batch(self.engine, rows[first : first + size]), first)
+            first += size
 
     def _batch(self, batch: decode.Batch, first: int) -> Iterator[Event]:
         began = time.perf_counter()

@@ -10,6 +10,14 @@ def _cost(profile: Profile) -> tuple[int, int, int, int]:
     return (profile.batch, profile.block, profile.cache, profile.rows)
 
 
+def _too_small(profiles: Sequence[Profile], block: int, rows: int) -> RequestError:
+    return RequestError(
+        f"no profile takes {block} positions with {rows} head rows"
+        f" (built: {'; '.join(map(str, profiles))})",
+        "ask for less, or build with larger profiles",
+    )
+
+
 class ProfileTable:
     """The profiles of one engine, asked for the cheapest that fits."""
 
@@ -17,21 +25,30 @@ class ProfileTable:
         self.profiles = tuple(sorted(profiles, key=_cost))
         self.widest = max(profile.batch for profile in profiles)
 
-    def room(self, rows: int, cached: int) -> tuple[int, int]:
-        """Return the (batch, cache) that hold ``rows`` rows of ``cached`` committed positions.
+    def room(self, count: int, cached: int, block: int, rows: int) -> tuple[int, int]:
+        """Return the (batch, cache) that denoise ``count`` requests together.
+
+        Args:
+            count: how many requests; where none takes so many, the largest batch is returned.
+            cached: most committed positions any of them will have.
+            block: most positions any of them denoises in one forward.
+            rows: most head rows any of them needs.
 
         Raises:
-            RequestError: no profile caches that many positions.
+            RequestError: no profile takes even one of them.
         """
-        fits = [p for p in self.profiles if p.cache >= cached]
-        if not fits:
+        long = [p for p in self.profiles if p.cache >= cached]
+        if not long:
             most = max(p.cache for p in self.profiles)
             raise RequestError(
                 f"prompt and answer need {cached} cached positions, the engine holds {most}",
                 "shorten them, or build with a larger --cache",
             )
-        batches = sorted({p.batch for p in fits})
-        batch = next((b for b in batches if b >= rows), batches[-1])
+        fits = [p for p in long if p.block >= block and p.rows >= rows]
+        if not fits:
+            raise _too_small(long, block, rows)
+        most = max(p.batch for p in fits)
+        batch = min((p.batch for p in fits if p.batch >= count), default=most)
         return batch, min(p.cache for p in fits if p.batch == batch)
 
     def smallest(self, batch: int, cache: int, block: int, rows: int) -> Profile:
@@ -44,11 +61,7 @@ class ProfileTable:
         for profile in same:
             if profile.block >= block and profile.rows >= rows:
                 return profile
-        shapes = "; ".join(map(str, same))
-        raise RequestError(
-            f"no profile takes {block} positions with {rows} head rows (built: {shapes})",
-            "ask for less, or build with larger profiles",
-        )
+        raise _too_small(same, block, rows)
 
     def chunk(self, batch: int, cache: int) -> int:
         """Return the most positions one forward of (batch, cache) can store."""

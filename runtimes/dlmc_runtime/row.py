@@ -101,6 +101,11 @@ class Row:
             return 0
         return len(self.canvas) - (0 if self.request.keep_cache else self.block_length)
 
+    @property
+    def block_needed(self) -> int:
+        """Positions a denoising forward of this row feeds."""
+        return self.block_length if self.cached_regime else len(self.canvas)
+
     def task(self, chunk: int) -> Task:
         """Return what the next forward must do; a prefill feeds at most ``chunk`` positions."""
         if self.cached < self.prefix_end:
@@ -141,8 +146,6 @@ class Row:
             return
         if not self.cached_regime:
             self._next_block()
-        elif self.end >= self.answer_end and not self.request.keep_cache:
-            self.finished = True
 
     def _look_for_end(self) -> None:
         """Extend the final prefix, and end the row where a stop rule or its length says so."""

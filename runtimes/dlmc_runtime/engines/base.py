@@ -76,8 +76,15 @@ class Store:
 class Engine(Protocol):
     """A built denoiser. It owns the memory that a device needs; the loop only fills buffers."""
 
-    manifest: Manifest
-    profiles: tuple[Profile, ...]
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the bundle it was built from."""
+        ...
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The shapes it was built for."""
+        ...
 
     def cache(self, batch: int, size: int) -> Cache:
         """Allocate an empty cache for ``batch`` rows of ``size`` positions."""

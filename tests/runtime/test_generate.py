@@ -1,0 +1,235 @@
+import numpy as np
+import pytest
+
+from dlmc_runtime.errors import BundleError, RequestError, UsageError
+from dlmc_runtime.events import Committed, Denoised, Finished
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.manifest import Profile
+from dlmc_runtime.samplers.config import SamplerConfig
+
+MASK, EOS = 63, 60
+SCRIPT = np.arange(60)
+
+
+def shapes(*sizes):
+    return tuple(Profile(batch=b, block=t, cache=c, rows=r) for b, t, c, r in sizes)
+
+
+@pytest.fixture
+def generator(manifest, scripted, codec):
+    """Make a generator over a scripted engine."""
+
+    def make(regime="block", profiles=None, script=SCRIPT, text=None, **changes):
+        return Generator(scripted(manifest(regime, profiles=profiles, **changes), script), text)
+
+    return make
+
+
+def expected(prompt, count):
+    return tuple(range(prompt, prompt + count))
+
+
+def test_one_prompt_gives_one_result_and_a_list_a_list(generator):
+    one = generator().generate([1, 2, 3], max_new_tokens=5)
+    assert one.tokens == expected(3, 5)
+    assert (one.prompt_tokens, one.finish_reason) == (3, "length")
+    assert one.seconds > 0
+    several = generator().generate([[1, 2, 3], [1]], max_new_tokens=5)
+    assert [result.tokens for result in several] == [expected(3, 5), expected(1, 5)]
+    assert generator().generate([[1, 2]], max_new_tokens=1)[0].tokens == (2,)
+
+
+def test_numpy_prompts_are_token_ids(generator):
+    assert generator().generate(np.arange(3), max_new_tokens=2).tokens == (3, 4)
+
+
+def test_text_prompts_are_encoded_without_special_tokens(generator, codec):
+    script = np.resize(codec.encode("wxyz"), 60)
+    with_text = generator(script=script, text=codec)
+    result = with_text.generate("abcd", max_new_tokens=6)
+    assert (result.prompt_tokens, result.text) == (4, "wxyzwx")
+    assert [r.text for r in with_text.generate(["a", "ab"], max_new_tokens=2)] == ["xy", "yz"]
+
+
+def test_defaults_come_from_the_manifest(generator):
+    sampler = {"name": "low_confidence_dynamic", "parameters": {"threshold": 0.5}}
+    made = generator(sampler=sampler, max_new_tokens=7)
+    assert made.sampler == SamplerConfig(name="low_confidence_dynamic", threshold=0.5)
+    result = made.generate([1])
+    assert len(result.tokens) == 7
+    assert result.forwards == 3  # every position is sure enough: denoise, commit, denoise
+
+
+def test_rows_may_differ_in_everything(generator):
+    made = generator("full", profiles=shapes((4, 40, 0, 16)))
+    requests = [
+        made.request([1], max_new_tokens=9, sampler=SamplerConfig(block_length=3)),
+        made.request([1] * 20, max_new_tokens=4, sampler=SamplerConfig(name="random"), seed=9),
+        made.request([1] * 5, max_new_tokens=16, sampler=SamplerConfig(threshold=0.1)),
+    ]
+    results = made.run(requests)
+    assert [r.tokens for r in results] == [expected(1, 9), expected(20, 4), expected(5, 16)]
+    assert [r.forwards for r in results] == [9, 4, 4]
+
+
+def test_more_prompts_than_the_widest_batch_take_turns(generator):
+    made = generator(profiles=shapes((2, 4, 48, 4), (2, 16, 48, 1)))
+    prompts = [[1] * count for count in (1, 9, 4, 2, 12)]
+    results = made.generate(prompts, max_new_tokens=5)
+    assert [r.tokens for r in results] == [expected(len(p), 5) for p in prompts]
+    events = list(made.events([made.request(p, max_new_tokens=5) for p in prompts]))
+    assert [e.row for e in events if isinstance(e, Finished)] == [0, 1, 2, 3, 4]
+    assert {e.row for e in events if isinstance(e, Denoised | Committed)} == set(range(5))
+
+
+def test_prompts_too_long_for_a_wide_batch_run_in_a_narrow_one(generator):
+    made = generator(profiles=shapes((1, 4, 48, 4), (4, 4, 8, 4)))
+    prompts = [[1], [1] * 30, [1], [1], [1]]
+    results = made.generate(prompts, max_new_tokens=5)
+    assert [r.tokens for r in results] == [expected(len(p), 5) for p in prompts]
+    full = generator("full", profiles=shapes((1, 60, 0, 8), (4, 16, 0, 8)))
+    results = full.generate(prompts, max_new_tokens=5)
+    assert [r.tokens for r in results] == [expected(len(p), 5) for p in prompts]
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_the_first_forward(generator):
+    made = generator(profiles=shapes((1, 4, 16, 4)))
+    with pytest.raises(RequestError, match="need 32 cached positions"):
+        made.generate([[1], [1] * 30], max_new_tokens=4)
+    assert made.engine.calls == []
+
+
+def test_nothing_to_do_gives_nothing(generator):
+    assert generator().run([]) == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("prompt", [1, 3, 4, 5, 8])
+def test_lengths_need_not_be_whole_blocks(generator, prompt, count):
+    for regime in ("full", "block", "context"):
+        result = generator(regime).generate([1] * prompt, max_new_tokens=count)
+        assert result.tokens == expected(prompt, count)
+
+
+def test_a_stop_id_ends_the_answer_unless_ignored(generator):
+    script = SCRIPT.copy()
+    script[7] = EOS
+    made = generator(script=script)
+    result = made.generate([1, 2, 3], max_new_tokens=9)
+    assert (result.tokens, result.finish_reason) == ((3, 4, 5, 6), "stop")
+    result = made.generate([1, 2, 3], max_new_tokens=9, ignore_eos=True)
+    assert result.tokens == (3, 4, 5, 6, EOS, 8, 9, 10, 11)
+    assert result.finish_reason == "length"
+
+
+def test_stop_strings_may_overlap_and_span_tokens_and_blocks(generator, codec):
+    script = codec.encode("..aabaabé🙂!!" * 2)
+    made = generator(script=script, text=codec)
+
+    def text(*stop):
+        events = list(made.stream("..", max_new_tokens=20, stop=stop))
+        result = events[-1].result
+        assert "".join(e.text for e in events if isinstance(e, Committed)) == result.text
+        assert result.finish_reason == "stop"
+        return result.text
+
+    assert text("aabé") == "aab"
+    assert text("baab") == "aa"
+    assert text("é🙂") == "aabaab"
+    assert text("🙂", "!") == "aabaabé"
+    assert text("a") == ""
+    assert text("!!", "abaa") == "a"
+
+
+def test_a_stream_ends_with_its_result(generator):
+    events = list(generator().stream([1, 2], max_new_tokens=3))
+    assert isinstance(events[-1], Finished)
+    assert events[-1].result.tokens == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"max_new_tokens": -3}, "max_new_tokens is -3"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"stop": "abc"}, "stop holds an empty string or is one"),
+        ({"stop": ["a", ""]}, "stop holds an empty string or is one"),
+    ],
+)
+def test_options_that_mean_nothing_are_usage_errors(generator, codec, options, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        generator(text=codec).generate([1], **options)
+    assert caught.value.hint
+
+
+def test_prompts_that_cannot_be_served_say_why(generator, codec):
+    made = generator()
+    for prompt, message in [
+        ([], "the prompt is empty"),
+        ([1, 64], "token id 64"),
+        ([-1], "token id -1"),
+        ([1] * 250, "exceed the model's 256"),
+        ([1] * 60, "need 64 cached positions, the engine holds 48"),
+        ("text", "has no tokenizer"),
+    ]:
+        with pytest.raises(RequestError, match=message) as caught:
+            made.generate(prompt, max_new_tokens=8)
+        assert caught.value.hint
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        generator(text=codec).generate("")
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        made.generate([[1], []])
+    for prompt in ([[1.5]], [["a", 1]]):
+        with pytest.raises(UsageError, match="neither text nor token ids"):
+            made.generate(prompt)
+
+
+def test_what_the_bundle_lacks_is_refused(generator):
+    with pytest.raises(RequestError, match="no tokenizer"):
+        generator().generate([1], stop=["a"])
+    with pytest.raises(RequestError, match="top_k 9 needs more candidates than the 8"):
+        generator().generate([1], sampler=SamplerConfig(top_k=9))
+    other = SamplerConfig(name="sequential", block_length=8)
+    with pytest.raises(RequestError, match="block_length 8 differs from the model's 4"):
+        generator().generate([1], sampler=other)
+    assert generator("full").generate([1], sampler=SamplerConfig(block_length=8))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("greedy", {}, "no sampler is called 'greedy'"),
+        ("sequential", {"steps": 0}, "steps is 0"),
+        ("sequential", {"speed": 3}, "no parameter 'speed'"),
+        ("sequential", {"threshold": "high"}, "threshold is 'high'"),
+        ("sequential", {"defer_ids": 3}, "defer_ids is 3"),
+    ],
+)
+def test_a_manifest_with_an_impossible_sampler_is_refused(generator, name, parameters, message):
+    with pytest.raises(BundleError, match=message):
+        generator(sampler={"name": name, "parameters": parameters})
+
+
+def test_a_sampler_parameter_cannot_rename_the_sampler(generator):
+    sampler = {"name": "sequential", "parameters": {"name": "random"}}
+    assert generator(sampler=sampler).sampler.name == "sequential"
+
+
+def test_a_shifted_model_is_refused_rather_than_misread(generator):
+    with pytest.raises(BundleError, match="shift 1"):
+        generator(shift=1)
+
+
+def test_a_generator_closes_its_engine(generator):
+    with generator() as made:
+        assert made.profiles == made.manifest.profiles
+        assert not made.engine.closed
+    assert made.engine.closed
+
+
+def test_a_missing_bundle_says_how_to_make_one(tmp_path):
+    with pytest.raises(BundleError, match=r"not found.*dlmc export"):
+        Generator.load(tmp_path / "nothing")

@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+
+from dlmc_runtime.row import Request, Row, Task
+from dlmc_runtime.samplers.base import Prediction
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.stop import StopRule
+
+MASK, EOS = 63, 60
+
+
+@pytest.fixture
+def row(manifest):
+    def make(prompt, count, regime="block", block_length=4, uniforms=None, **request):
+        sampler = SamplerConfig(**request.pop("sampler", {"name": "sequential", "steps": 1}))
+        asked = Request(tuple(prompt), count, sampler, **request)
+        return Row(asked, manifest(regime, block_length), uniforms)
+
+    return make
+
+
+def answer(row, tokens):
+    """Let the sampler see ``tokens`` for the active block."""
+    count = row.end - row.start
+    tokens = np.resize(np.array(tokens, np.int64), count)
+    row.denoised(Prediction(tokens, np.full(count, 0.5)))
+
+
+def test_the_full_regime_denoises_the_whole_canvas_block_by_block(row):
+    one = row(range(5), 6, regime="full")
+    assert one.canvas.tolist() == [0, 1, 2, 3, 4, *[MASK] * 6]
+    assert (one.cache_needed, one.block_needed) == (0, 11)
+    assert one.task(99) == Task("denoise", 0, 11, 5, 9)
+    answer(one, [10, 11, 12, 13])
+    assert one.task(99) == Task("denoise", 0, 11, 9, 11)  # the rest: two positions
+    assert one.answer() == [10, 11, 12, 13]
+    answer(one, [14, 15])
+    assert one.finished
+    assert one.answer() == [10, 11, 12, 13, 14, 15]
+    assert one.forwards == 2
+
+
+def test_the_block_regime_prefills_whole_blocks_of_the_prompt(row):
+    one = row(range(10), 5)
+    assert len(one.canvas) == 16  # 15 positions, rounded up to blocks
+    assert (one.cache_needed, one.block_needed) == (12, 4)
+    assert one.task(4) == Task("prefill", 0, 4, 3, 4)
+    assert one.task(7) == Task("prefill", 0, 4, 3, 4)  # whole blocks only
+    assert one.task(99) == Task("prefill", 0, 8, 7, 8)
+    one.stored(one.task(4))
+    assert one.task(99) == Task("prefill", 4, 8, 7, 8)
+    one.stored(one.task(99))
+    assert one.task(99) == Task("denoise", 8, 12, 8, 12)  # begins with two prompt tokens
+    assert (one.masks, one.step) == (2, 0)
+
+
+def test_a_full_block_is_committed_before_the_next(row):
+    one = row([7], 6)
+    assert one.task(4) == Task("denoise", 0, 4, 0, 4)
+    answer(one, [10, 11, 12, 13])
+    assert one.canvas[:4].tolist() == [7, 11, 12, 13]  # the prompt is left alone
+    task = one.task(4)
+    assert task == Task("commit", 0, 4, 0, 4)
+    one.stored(task)
+    assert one.cached == 4
+    assert one.task(4) == Task("denoise", 4, 8, 4, 8)
+    answer(one, [14, 15, 16, 17])
+    assert one.finished  # the last block needs no commit
+    assert one.answer() == [11, 12, 13, 14, 15, 16]
+    assert one.forwards == 3
+
+
+def test_keep_cache_commits_the_last_block_too(row):
+    one = row([7], 3, keep_cache=True)
+    assert one.cache_needed == 4
+    answer(one, [0, 11, 12, 13])
+    assert not one.finished
+    one.stored(one.task(4))
+    assert one.finished
+    assert one.answer() == [11, 12, 13]
+
+
+@pytest.mark.parametrize("prompt", [range(1), range(3), range(4), range(5), range(8)])
+def test_the_cache_never_needs_more_than_was_promised(row, prompt):
+    for keep_cache in (False, True):
+        one = row(prompt, 7, keep_cache=keep_cache)
+        while not one.finished:
+            task = one.task(4)
+            assert one.cached <= one.cache_needed
+            if task.kind == "denoise":
+                answer(one, [1])
+            else:
+                one.stored(task)
+        assert one.cached == one.cache_needed
+
+
+def test_a_row_ends_at_a_stop_id_as_soon_as_everything_before_it_is_known(row):
+    sampler = {"name": "low_confidence_static"}
+    one = row([7], 7, sampler=sampler, stop=StopRule(frozenset([EOS])))
+    tokens = np.array([7, 10, EOS, 11])
+    one.denoised(Prediction(tokens, np.array([0, 0.1, 0.9, 0.5])))
+    assert one.answer() == []  # the stop id is known, the token before it is not
+    assert not one.finished
+    one.denoised(Prediction(tokens, np.array([0, 0.9, 0.1, 0.5])))
+    assert one.finished
+    assert one.answer() == [10, EOS]
+    assert one.ending.tokens == 1
+
+
+def test_keep_cache_finishes_the_block_an_answer_ends_in(row):
+    sampler = {"name": "low_confidence_static"}
+    one = row([7], 7, sampler=sampler, stop=StopRule(frozenset([EOS])), keep_cache=True)
+    answer(one, [0, EOS, 10, 11])
+    assert one.ending.tokens == 0
+    assert not one.finished
+    answer(one, [0, EOS, 10, 11])
+    answer(one, [0, EOS, 10, 11])
+    assert one.task(4).kind == "commit"
+    one.stored(one.task(4))
+    assert one.finished
+    assert one.ending.tokens == 0
+
+
+def test_a_stop_id_in_the_prompt_does_not_end_the_answer(row):
+    one = row([EOS, EOS], 2, stop=StopRule(frozenset([EOS])))
+    answer(one, [0, 0, 10, 11])
+    assert one.ending is None
+    assert one.answer() == [10, 11]
+
+
+def test_mask_ids_of_the_prompt_are_not_denoised(row):
+    for regime in ("full", "block"):
+        one = row([MASK, 5, MASK], 1, regime=regime)
+        answer(one, [20, 21, 22, 23])
+        assert one.canvas[:3].tolist() == [MASK, 5, MASK]
+        assert one.finished
+
+
+def test_numbers_are_drawn_only_where_there_is_a_temperature(row):
+    class Ones:
+        def random(self, size):
+            return np.full(size, 1 - 1e-12)  # float32 would round it to 1
+
+    assert row([1], 4, uniforms=Ones()).draw(4) is None
+    hot = {"name": "sequential", "temperature": 1.0}
+    drawn = row([1], 4, uniforms=Ones(), sampler=hot).draw(4)
+    assert drawn.dtype == np.float32
+    assert (drawn < 1).all()
+
+
+def test_a_seed_fixes_the_numbers(row):
+    hot = {"name": "sequential", "temperature": 1.0}
+    first, again, other = (row([1], 4, sampler=hot, seed=s).draw(4).tolist() for s in (5, 5, 6))
+    assert first == again != other
+
+
+def test_a_request_may_choose_the_block_length(row):
+    sampler = {"name": "low_confidence", "block_length": 2}
+    assert row([1, 2, 3], 5, regime="full", sampler=sampler).task(9).head_end == 5
