@@ -17,6 +17,9 @@ SOURCES = sorted(
 )
 # Sources whose tests live elsewhere, and where.
 TESTED_ELSEWHERE = {
+    "compiler/dlmc/denoiser/config.py": "tests/compiler/denoiser/test_denoiser.py",
+    "compiler/dlmc/export/options.py": "tests/compiler/export/test_plan.py",
+    "runtimes/dlmc_runtime/engines/base.py": "tests/runtime/test_decode.py",
     "runtimes/dlmc_runtime/version.py": "tests/test_repository.py",
 }
 # Each engine library is imported in these files and nowhere else.
@@ -27,7 +30,7 @@ ENGINE_LIBRARIES = {
     "tensorrt_rtx": ("engines/tensorrt.py", "targets/tensorrt_rtx.py"),
 }
 MAX_LINES = 400
-MAX_FUNCTION_LINES = 80
+MAX_BODY_LINES = 60
 MAX_FILE_BYTES = 10_000_000
 _MACHINE = re.compile(r"/[w]ork/|/[f]arm/|/opt/[w]heels|/home/[a-z]+/|[p]ypi\.org|pytho[n]hosted")
 
@@ -60,8 +63,8 @@ def test_a_source_file_can_be_read(path):
     assert len(text.splitlines()) <= MAX_LINES
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= MAX_FUNCTION_LINES, node.name
+            first = node.body[0].lineno  # a command's signature is as long as its options
+            assert (node.end_lineno or first) - first < MAX_BODY_LINES, node.name
 
 
 @pytest.mark.parametrize(
