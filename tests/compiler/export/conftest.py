@@ -90,7 +90,7 @@ def make_checkpoint(
 
 
 @pytest.fixture(scope="session")
-def checkpoint(make_checkpoint) -> RandomCheckpoint:
+def checkpoint(make_checkpoint: Callable[..., RandomCheckpoint]) -> RandomCheckpoint:
     return make_checkpoint()
 
 

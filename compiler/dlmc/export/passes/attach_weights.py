@@ -37,7 +37,8 @@ class AttachWeights(ir.passes.InPlacePass):
             value = model.graph.initializers[name]
             if value.dtype is not None and value.dtype != weight.dtype:
                 _cast(model.graph, value, value.dtype)
-                value.dtype = weight.dtype
+                # A new type, because setting the old one's dtype would change all who share it.
+                value.type = ir.TensorType(weight.dtype)
             value.const_value = weight
         return ir.passes.PassResult(model, modified=bool(self._weights))
 

@@ -24,17 +24,22 @@ class StripMetadata(ir.passes.InPlacePass):
 
 def _parts(model: ir.Model) -> Iterator[ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value]:
     yield model
-    yield from model.graph.initializers.values()
     yield from _graph_parts(model.graph)
     for function in model.functions.values():
         yield from _graph_parts(function)
 
 
 def _graph_parts(
-    graph: ir.Graph | ir.Function,
+    root: ir.Graph | ir.Function,
 ) -> Iterator[ir.Graph | ir.Function | ir.Node | ir.Value]:
-    yield graph
-    yield from graph.inputs
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    graphs = {root}
+    for node in ir.traversal.RecursiveGraphIterator(root):
+        if node.graph is not None:
+            graphs.add(node.graph)
         yield node
         yield from node.outputs
+    for graph in graphs:
+        yield graph
+        yield from graph.inputs
+        if isinstance(graph, ir.Graph):
+            yield from graph.initializers.values()
