@@ -9,6 +9,7 @@ STEPS ?= 4000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH ?= accuracy overhead export_memory install_size startup
 DEMO := artifacts/demo
 TINY := tiny-llada tiny-sdar
 # Two makes at once must not install into one environment: the second waits, then finds it done.
@@ -61,9 +62,9 @@ $(TINY:%=train-%): train-tiny-%: environment
 	$(BIN)/python recipes/tiny/train.py $* --steps $(STEPS) --output artifacts/tiny-$*
 
 bench: environment demo ## Run the benchmarks and write benchmarks/results/
-	for name in $(basename $(notdir $(wildcard benchmarks/*.py))); do \
-	    [ $$name = machine ] || $(BIN)/python benchmarks/$$name.py \
-	        --json benchmarks/results/$$name.json || exit 1; \
+	set -e; for name in $(BENCH); do \
+	    PYTHONPATH=recipes/tiny $(BIN)/python benchmarks/$$name.py \
+	        --json benchmarks/results/$$name.json; \
 	done
 
 schema map: environment ## Regenerate docs/*.schema.json, or the map of the code in docs/design.md
