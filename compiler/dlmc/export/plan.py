@@ -34,7 +34,7 @@ class ExportPlan:
         source: hub id, or name (not path) of the checkpoint's folder.
         revision: commit of the hub repository.
         recipe: name of the recipe.
-        config: contents of ``config.json``.
+        config: contents of ``config.json``, without paths of the machine that wrote it.
         spec: the checkpoint as its family understands it, overrides applied.
         suppressed: ids the graph never predicts, sorted.
         weights: where the values of every parameter lie; only imagined if
@@ -100,7 +100,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
         source=_name_source(resolved, recipe),
         revision=resolved.revision if resolved else None,
         recipe=recipe.name if recipe else None,
-        config=checkpoint.config,
+        config=_public(checkpoint.config),
         spec=spec,
         suppressed=suppressed,
         weights=check_weights(family, spec, checkpoint)
@@ -199,6 +199,11 @@ def _name_source(resolved: ResolvedCheckpoint | None, recipe: Recipe | None) -> 
     if resolved is None:
         return recipe.source or recipe.name if recipe else ""
     return resolved.source if resolved.revision else resolved.path.resolve().name
+
+
+def _public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out where transformers notes the folder that it loaded the checkpoint from."""
+    return {key: value for key, value in config.items() if key != "_name_or_path"}
 
 
 def _warnings(spec: FamilySpec, suppressed: tuple[int, ...], text: Text | None) -> tuple[str, ...]:

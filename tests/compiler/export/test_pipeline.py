@@ -39,9 +39,11 @@ def low(make_checkpoint):
 
 
 @pytest.fixture(scope="module")
-def low_bundle(low, tmp_path_factory) -> Path:
+def low_bundle(low, traced, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("made") / "low"
-    return export_checkpoint(ExportOptions(str(low.root), output, variant="logits"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dlmc.export.trace.trace", lambda *_: traced.clone())
+        return export_checkpoint(ExportOptions(str(low.root), output, variant="logits"))
 
 
 @pytest.fixture
@@ -234,6 +236,7 @@ def test_a_failing_trace_leaves_nothing(checkpoint, tmp_path, monkeypatch):
 
 
 def test_exporting_again_gives_the_same_bundle(bundle, checkpoint, no_trace, tmp_path):
+    """Down to the bytes of the graph, although one was traced apart from the other."""
     options = ExportOptions(str(checkpoint.root), tmp_path / "bundle", variant="logits")
     again = Bundle.open(export_checkpoint(options)).manifest
     assert again == Bundle.open(bundle).manifest

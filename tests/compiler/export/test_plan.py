@@ -201,6 +201,12 @@ def test_a_folder_is_recorded_by_name_only(options, checkpoint, monkeypatch):
     assert plan_export(replace(options, source=".")).source == "random"
 
 
+def test_the_config_is_kept_without_its_origin(make_checkpoint, options):
+    source = make_checkpoint(_name_or_path="/home/someone/checkpoints/random")
+    plan = plan_export(replace(options, source=str(source.root)))
+    assert plan.config == {k: v for k, v in source.config.items() if k != "_name_or_path"}
+
+
 def test_weights_of_another_shape_are_refused(make_checkpoint, options):
     source = make_checkpoint()
     source.config["intermediate_size"] = 40
