@@ -26,7 +26,7 @@ def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
         len(rows),
         cached=max(row.cache_needed for row in rows),
         block=max(row.block_needed for row in rows),
-        rows=max(min(row.block_length, row.block_needed) for row in rows),
+        rows=max(row.head_needed for row in rows),
     )
 
 

@@ -106,6 +106,13 @@ class Row:
         """Positions a denoising forward of this row feeds."""
         return self.block_length if self.cached_regime else len(self.canvas)
 
+    @property
+    def head_needed(self) -> int:
+        """Positions that a denoising forward of this row asks the head about."""
+        if self.cached_regime:
+            return self.block_length
+        return min(self.block_length, self.request.max_new_tokens)
+
     def task(self, chunk: int) -> Task:
         """Return what the next forward must do; a prefill feeds at most ``chunk`` positions."""
         if self.cached < self.prefix_end:

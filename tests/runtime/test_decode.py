@@ -177,6 +177,12 @@ def test_room_says_how_many_rows_go_together(manifest):
         decode.room(table, [row(40, 4)])
 
 
+def test_an_answer_shorter_than_a_block_needs_few_head_rows(batch):
+    one = batch(([1] * 9, 2, {"block_length": 8}), regime="full", profiles=shapes((1, 16, 0, 2)))
+    finish(one)
+    assert one.rows[0].answer() == SCRIPT[9:11].tolist()
+
+
 def test_a_row_of_nan_is_an_error_that_names_it(batch):
     sure = np.full(60, 0.9)
     sure[4:] = np.nan  # the second block

@@ -29,7 +29,8 @@ def answer(row, tokens):
 def test_the_full_regime_denoises_the_whole_canvas_block_by_block(row):
     one = row(range(5), 6, regime="full")
     assert one.canvas.tolist() == [0, 1, 2, 3, 4, *[MASK] * 6]
-    assert (one.cache_needed, one.block_needed) == (0, 11)
+    assert (one.cache_needed, one.block_needed, one.head_needed) == (0, 11, 4)
+    assert row(range(5), 3, regime="full").head_needed == 3
     assert one.task(99) == Task("denoise", 0, 11, 5, 9)
     answer(one, [10, 11, 12, 13])
     assert one.task(99) == Task("denoise", 0, 11, 9, 11)  # the rest: two positions
@@ -43,7 +44,7 @@ def test_the_full_regime_denoises_the_whole_canvas_block_by_block(row):
 def test_the_block_regime_prefills_whole_blocks_of_the_prompt(row):
     one = row(range(10), 5)
     assert len(one.canvas) == 16  # 15 positions, rounded up to blocks
-    assert (one.cache_needed, one.block_needed) == (12, 4)
+    assert (one.cache_needed, one.block_needed, one.head_needed) == (12, 4, 4)
     assert one.task(4) == Task("prefill", 0, 4, 3, 4)
     assert one.task(7) == Task("prefill", 0, 4, 3, 4)  # whole blocks only
     assert one.task(99) == Task("prefill", 0, 8, 7, 8)
