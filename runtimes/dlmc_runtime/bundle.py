@@ -45,21 +45,27 @@ def check_files(root: Path, files: Mapping[str, FileRecord], *, hashes: bool = T
     Raises:
         BundleError: names the first file that is missing, outside, or different.
     """
-    inside = root.resolve()
     for name, record in files.items():
-        path = root / name
-        again = "export or build it again"
-        if not path.resolve().is_relative_to(inside):
-            raise BundleError(f"{name} leads out of the bundle {root}", again)
-        if not path.is_file():
-            raise BundleError(f"{name} is missing from the bundle {root}", again)
-        size = path.stat().st_size
-        if size != record.size:
-            raise BundleError(
-                f"{name} in {root} has {size} bytes, the manifest says {record.size}", again
-            )
-        if hashes and sha256_of(path) != record.sha256:
-            raise BundleError(f"{name} in {root} has another hash than the manifest says", again)
+        try:
+            problem = _problem(root, name, record, hashes=hashes)
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, Python < 3.13
+            problem = f"{name} in {root} cannot be read ({error})"
+        if problem:
+            raise BundleError(problem, "export or build it again")
+
+
+def _problem(root: Path, name: str, record: FileRecord, *, hashes: bool) -> str:
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        return f"{name} leads out of the bundle {root}"
+    if not path.is_file():
+        return f"{name} is missing from the bundle {root}"
+    size = path.stat().st_size
+    if size != record.size:
+        return f"{name} in {root} has {size} bytes, the manifest says {record.size}"
+    if hashes and sha256_of(path) != record.sha256:
+        return f"{name} in {root} has another hash than the manifest says"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -112,5 +118,9 @@ class Bundle:
         record = parse_engine_record(text, str(folder / "engine.json"))
         if record.target != target or record.manifest_sha256 != self.manifest_sha256:
             raise BundleError(f"{folder / 'engine.json'} was built from another bundle", command)
+        if record.plan not in {**self.manifest.files, **record.files}:
+            raise BundleError(
+                f"{folder / 'engine.json'} states no size and hash of {record.plan}", command
+            )
         check_files(self.root, record.files)
         return record

@@ -1,6 +1,7 @@
 """ONNX Runtime on the CPU."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import onnxruntime
@@ -12,7 +13,14 @@ from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord, Profile, TensorSpec
 
-_ERRORS_ONLY = 3
+_NOTHING_BUT_CRASHES = 4  # errors come as exceptions, and need no second message on stderr
+_TYPES = {
+    "tensor(bool)": "bool",
+    "tensor(int64)": "int64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+}
 
 
 def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
@@ -22,31 +30,40 @@ def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
         EngineError: ONNX Runtime refuses the graph, or it lacks what the manifest promises.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = _NOTHING_BUT_CRASHES
     path = bundle.root / plan
     try:
         session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
+            str(path),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # there is nothing to fall back to, only a message on stdout
         )
+        inputs, outputs = _signature(session.get_inputs()), _signature(session.get_outputs())
     except Exception as error:  # onnxruntime's own classes share no base below Exception
         reason = str(error).splitlines()[0]
         raise EngineError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load {path} ({reason})",
             "export the bundle again",
         ) from error
-    _compare(session.get_inputs(), bundle.manifest.inputs, str(path))
-    _compare(session.get_outputs(), bundle.manifest.outputs, str(path))
+    _compare(inputs, bundle.manifest.inputs, path)
+    _compare(outputs, bundle.manifest.outputs, path)
     return session
 
 
+def _signature(values: Sequence[onnxruntime.NodeArg]) -> list[tuple[str, str, int]]:
+    """Return name, type and rank of a graph's inputs or outputs."""
+    return [(arg.name, _TYPES.get(arg.type, arg.type), len(arg.shape)) for arg in values]
+
+
 def _compare(
-    found: Sequence[onnxruntime.NodeArg], promised: Sequence[TensorSpec], where: str
+    found: list[tuple[str, str, int]], promised: Sequence[TensorSpec], where: Path
 ) -> None:
     """Check that a graph has the inputs or outputs its manifest lists."""
-    names, wanted = [arg.name for arg in found], [spec.name for spec in promised]
-    if names != wanted:
-        odd = sorted(set(names) ^ set(wanted)) or names
-        raise EngineError(f"{where} and its manifest disagree about {odd[0]}", "export it again")
+    wanted = [(spec.name, spec.dtype, len(spec.shape)) for spec in promised]
+    if found != wanted:
+        odd = sorted(set(found) ^ set(wanted)) or found
+        raise EngineError(f"{where} and its manifest disagree about {odd[0][0]}", "export it again")
 
 
 class OnnxRuntimeEngine:
@@ -86,9 +103,14 @@ class OnnxRuntimeEngine:
             raise EngineError(
                 f"ONNX Runtime failed at {inputs.profile} ({reason})", "run dlmc validate"
             ) from error
+        head, present = answers[: len(OUTPUTS)], answers[len(OUTPUTS) :]
+        if any(answer.shape[:2] != inputs.head_rows.shape for answer in head):
+            raise EngineError(
+                f"the graph answers other shapes than {inputs.profile}", "export the bundle again"
+            )
         for store in stores:
-            cache.write(store.row, store.count, answers[len(OUTPUTS) :])
-        return Outputs(*answers[: len(OUTPUTS)])
+            cache.write(store.row, store.count, present)
+        return Outputs(*head)
 
     def close(self) -> None:
         """Release the session; calling it again does nothing."""

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs
+from dlmc_runtime.manifest import Profile
+
+
+def test_outputs_are_the_graphs_in_its_order():
+    assert tuple(Outputs.__dataclass_fields__) == OUTPUTS
+
+
+def test_buffers_have_the_graphs_names_types_and_shapes():
+    inputs = Inputs(Profile(batch=2, block=5, cache=7, rows=3))
+    found = {name: (array.shape, array.dtype.name) for name, array in inputs.arrays().items()}
+    assert found == {
+        "input_ids": ((2, 5), "int64"),
+        "position_ids": ((2, 5), "int64"),
+        "attention_mask": ((2, 1, 5, 12), "bool"),
+        "head_rows": ((2, 3), "int64"),
+        "temperature": ((2,), "float32"),
+        "uniform": ((2, 3), "float32"),
+    }
+    assert inputs.mask_keys == [None, None]
+
+
+def test_buffers_are_filled_in_place():
+    inputs = Inputs(Profile(batch=1, block=1, cache=0, rows=1))
+    inputs.input_ids[0, 0] = 5
+    assert inputs.arrays()["input_ids"] is inputs.input_ids
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_do_not_change(name):
+    ids, numbers = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
+    outputs = Outputs(ids, numbers, numbers, numbers, numbers, ids, numbers)
+    with pytest.raises(AttributeError):
+        setattr(outputs, name, None)
