@@ -31,11 +31,11 @@ class _Worst:
         if gap[index] > self.difference or not self.where:
             self.difference = float(gap[index])
             place = ",".join(map(str, index))
-            self.where = f"forward {forward} [{place}]: {ours[index]:.6g}, not {reference[index]:.6g}"
+            self.where = (
+                f"forward {forward} [{place}]: {ours[index]:.6g}, not {reference[index]:.6g}"
+            )
 
-    def ids(
-        self, forward: int, ours: np.ndarray, reference: np.ndarray, sure: np.ndarray
-    ) -> None:
+    def ids(self, forward: int, ours: np.ndarray, reference: np.ndarray, sure: np.ndarray) -> None:
         """Compare token ids where the reference's margin leaves no doubt."""
         wrong = (ours != reference) & sure
         self.count += int(sure.sum())

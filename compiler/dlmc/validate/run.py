@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,9 @@ def _generations(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Ro
     where = ""
     if different:
         prompt, ours, theirs = different[0]
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        where = f"prompt {prompt}, token {at}: {ours[at]}, not {theirs[at]}"
+        both = zip_longest(ours, theirs, fillvalue="no token")
+        at, (found, wanted) = next((i, pair) for i, pair in enumerate(both) if pair[0] != pair[1])
+        where = f"prompt {prompt}, token {at}: {found}, not {wanted}"
     return Row("generation", len(pairs), float(len(different)), 0.0, not different, where)
 
 
