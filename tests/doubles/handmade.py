@@ -34,7 +34,7 @@ _CONFIG = DenoiserConfig(
     rope_theta=1e4,
 )
 _TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
-_NODES: tuple[tuple[str, list[str], list[str], dict[str, int]], ...] = (
+_NODES: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
     ("GatherElements", ["position_ids", "head_rows"], ["positions"], {"axis": 1}),
     ("Gather", ["table", "positions"], ["sampled_id"], {}),
     ("Sub", ["positions", "positions"], ["nothing"], {}),

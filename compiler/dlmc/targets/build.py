@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +76,8 @@ def build_engine(plan: BuildPlan) -> EngineRecord:
         partial.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
         os.replace(partial, plan.output)  # noqa: PTH105  (atomic on every platform)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise EngineError(
             f"{plan.output} cannot be written ({error.strerror})", "make room and build again"
         ) from error

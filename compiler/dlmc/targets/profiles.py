@@ -88,6 +88,8 @@ def _cached(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Pro
     if prefill < length:
         raise UsageError(f"--prefill is {prefill}", f"it must hold a block of {length}")
     rows = _at_most(request.rows or block, block)
+    if rows < length:
+        raise UsageError(f"--rows is {rows}", f"the model denoises {length} positions together")
     return [
         Profile(batch=batch, block=block, cache=cache, rows=rows),
         Profile(batch=batch, block=prefill, cache=cache, rows=1),

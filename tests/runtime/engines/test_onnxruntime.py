@@ -151,7 +151,7 @@ def test_a_graph_must_have_the_inputs_and_outputs_of_its_manifest(root):
 def test_a_graph_that_answers_other_shapes_is_refused(root):
     model = handmade.graph()
     model.graph.node[0].input[1] = "position_ids"  # one answer for each position fed
-    model.graph.node[0].op_type = "Mod"
+    model.graph.node[0].op_type = "Sub"
     model.graph.node[0].attribute.pop()
     engine = reload(root, model)
     inputs = engine.inputs(engine.profiles[1])

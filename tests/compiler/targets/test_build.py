@@ -1,0 +1,122 @@
+import json
+import shutil
+from contextlib import closing
+
+import handmade
+import pytest
+
+from dlmc.targets import TARGETS
+from dlmc.targets.build import build_engine, memory, plan_build
+from dlmc.targets.profiles import ProfileRequest
+from dlmc_runtime import engines
+from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.cache import Cache
+from dlmc_runtime.engines.base import Inputs
+from dlmc_runtime.errors import BundleError, EngineError, UsageError
+from dlmc_runtime.manifest import Profile, parse_engine_record
+
+TARGET = "onnxruntime-cpu"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return handmade.write(tmp_path / "bundle")
+
+
+def test_every_target_has_an_engine_that_loads_it():
+    assert set(TARGETS) == set(engines.ENGINES)
+
+
+def test_a_plan_writes_nothing(root):
+    before = sorted(root.rglob("*"))
+    plan = plan_build(root, TARGET, ProfileRequest(batch=(2,)))
+    assert plan.output == root / "engines" / TARGET / "engine.json"
+    assert {profile.batch for profile in plan.profiles} == {2}
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_build_leaves_a_record_that_fits_the_bundle(root):
+    record = build_engine(plan_build(root, TARGET, ProfileRequest()))
+    text = (root / "engines" / TARGET / "engine.json").read_bytes()
+    assert parse_engine_record(text) == record
+    bundle = Bundle.open(root)
+    assert bundle.engine(TARGET) == record
+    assert record.profiles == bundle.manifest.profiles
+    assert [path.name for path in (root / "engines" / TARGET).iterdir()] == ["engine.json"]
+
+
+def test_a_build_replaces_the_one_before(root):
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    build_engine(plan_build(root, TARGET, ProfileRequest(batch=(2,))))
+    assert {profile.batch for profile in Bundle.open(root).engine(TARGET).profiles} == {2}
+
+
+def test_what_cannot_be_built_is_refused_by_the_plan(root, tmp_path):
+    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnx"):
+        plan_build(root, "abacus", ProfileRequest())
+    with pytest.raises(BundleError, match="not found at"):
+        plan_build(tmp_path / "nothing", TARGET, ProfileRequest())
+    with pytest.raises(BundleError, match="has no weights"):
+        plan_build(handmade.seal(root, weights=()), TARGET, ProfileRequest())
+    (root / "denoiser.onnx").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"denoiser\.onnx in .* has 0 bytes"):
+        plan_build(root, TARGET, ProfileRequest())
+
+
+def test_a_graph_that_does_not_load_leaves_no_record(root):
+    (root / "denoiser.onnx").write_bytes(b"\x08\x0a")
+    plan = plan_build(handmade.seal(root), TARGET, ProfileRequest())
+    with pytest.raises(EngineError, match="cannot load"):
+        build_engine(plan)
+    assert not (root / "engines").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(root):
+    plan = plan_build(root, TARGET, ProfileRequest())
+    (root / "engines").write_text("in the way")
+    with pytest.raises(EngineError, match=r"engine\.json cannot be written"):
+        build_engine(plan)
+    assert (root / "engines").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("step", ["write_text", "mkdir"])
+def test_a_full_disk_leaves_the_old_record_or_none(root, monkeypatch, step):
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    plan = plan_build(root, TARGET, ProfileRequest(batch=(2,)))
+
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"pathlib.Path.{step}", full)
+        with pytest.raises(EngineError, match=r"No space left on device.*make room"):
+            build_engine(plan)
+    assert [path.name for path in plan.output.parent.iterdir()] == ["engine.json"]
+    assert json.loads(plan.output.read_text())["profiles"][0]["batch"] == 1
+    shutil.rmtree(root / "engines")
+    with monkeypatch.context() as patched:
+        patched.setattr(f"pathlib.Path.{step}", full)
+        with pytest.raises(EngineError):
+            build_engine(plan)
+    assert not plan.output.exists()
+
+
+def test_memory_is_what_the_runtime_allocates(root):
+    bundle = Bundle.open(root)
+    profile = Profile(batch=3, block=8, cache=24, rows=5)
+    found = memory(bundle, profile)
+    cache = Cache(bundle.manifest.model, profile.batch, profile.cache)
+    assert found["cache"] == sum(past.nbytes for past in cache.past.values())
+    assert found["inputs"] == sum(array.nbytes for array in Inputs(profile).arrays().values())
+    inputs = Inputs(profile)
+    inputs.attention_mask[:] = True
+    with engines_of(root) as engine:
+        out = engine.forward(inputs, cache, [])
+    assert found["outputs"] == sum(value.nbytes for value in vars(out).values())
+    assert found["present"] == 2 * 4 * 3 * 8  # key and value, float32, of one head of one number
+    assert found["logits"] == 4 * 3 * 5 * 64
+
+
+def engines_of(root):
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    return closing(engines.load(Bundle.open(root), TARGET))
