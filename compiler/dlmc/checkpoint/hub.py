@@ -11,7 +11,8 @@ from dlmc_runtime.errors import CheckpointError, UsageError
 
 # Data only. Code and pickles are never asked for, nor is anything in sub-folders (adapters,
 # other formats of the same weights).
-ALLOWED_FILES = ["*.safetensors", "*.json", "*.jinja"]
+WEIGHT_FILES = ["*.safetensors"]
+OTHER_FILES = ["*.json", "*.jinja"]
 IGNORED_FILES = ["*/*"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,6 +31,7 @@ def resolve(
     source: str,
     revision: str | None = None,
     *,
+    weights: bool = True,
     endpoint: str | None = None,
     cache_dir: Path | None = None,
 ) -> ResolvedCheckpoint:
@@ -38,6 +40,7 @@ def resolve(
     Args:
         source: a folder, which wins, or ``owner/name``.
         revision: branch, tag or commit of the hub repository.
+        weights: whether the weights are wanted; configuration and tokenizer always are.
         endpoint: address of the hub, instead of ``HF_ENDPOINT`` or the public one.
         cache_dir: where downloads are kept, instead of ``HF_HUB_CACHE``.
 
@@ -54,12 +57,17 @@ def resolve(
         raise UsageError(
             f"{source!r} is neither a folder nor a hub id", "give a path or owner/name"
         )
-    path = _download(source, revision, endpoint, cache_dir)
+    patterns = [*WEIGHT_FILES, *OTHER_FILES] if weights else OTHER_FILES
+    path = _download(source, revision, patterns, endpoint, cache_dir)
     return ResolvedCheckpoint(path, source, path.name)
 
 
 def _download(
-    source: str, revision: str | None, endpoint: str | None, cache_dir: Path | None
+    source: str,
+    revision: str | None,
+    patterns: list[str],
+    endpoint: str | None,
+    cache_dir: Path | None,
 ) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -72,7 +80,7 @@ def _download(
             revision=revision,
             endpoint=endpoint,
             cache_dir=cache_dir,
-            allow_patterns=ALLOWED_FILES,
+            allow_patterns=patterns,
             ignore_patterns=IGNORED_FILES,
             library_name="dlmc",
         )

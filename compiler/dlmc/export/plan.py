@@ -81,7 +81,8 @@ class ExportPlan:
 def plan_export(options: ExportOptions) -> ExportPlan:
     """Check an export and decide everything that it leaves open; write nothing.
 
-    A hub id is downloaded first, weights included, because only they tell whether they fit.
+    A hub id is downloaded first, with the weights where the bundle is to hold them, because only
+    they tell whether they fit.
 
     Raises:
         UsageError: the options contradict each other or the checkpoint, or the output exists.
@@ -130,7 +131,7 @@ def _open(
             f"recipe {options.recipe} names no checkpoint",
             "give one, or pass --no-weights --no-tokenizer",
         )
-    resolved = resolve(source, options.revision)
+    resolved = resolve(source, options.revision, weights=options.weights)
     opened = Checkpoint.open(resolved.path, weights=options.weights, tokenizer=options.tokenizer)
     return opened, resolved
 

@@ -143,6 +143,15 @@ def test_download_takes_data_only(
     assert capfd.readouterr().err == ""
 
 
+def test_configuration_is_had_without_the_weights(imitation: HubImitation, tmp_path: Path) -> None:
+    found = hub.resolve(
+        "owner/tiny", weights=False, endpoint=imitation.endpoint, cache_dir=tmp_path
+    )
+    names = {path.name for path in found.path.iterdir()}
+    assert names == {"config.json", "tokenizer.json", "chat_template.jinja"}
+    assert not [path for path in imitation.requested if path.endswith(".safetensors")]
+
+
 def test_second_download_works_offline(imitation: HubImitation, tmp_path: Path) -> None:
     first = hub.resolve("owner/tiny", endpoint=imitation.endpoint, cache_dir=tmp_path)
     second = hub.resolve("owner/tiny", endpoint="http://127.0.0.1:1", cache_dir=tmp_path)
