@@ -12,7 +12,7 @@ from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.bundle import Bundle
 
 # Enough for the widest top-k any reference draws from by default.
-CANDIDATES = 32
+CANDIDATES = 128
 Exporter = Callable[..., Bundle]
 
 
