@@ -4,7 +4,9 @@
 
 The objective is masked diffusion on the answer only: each answer token is masked with a
 probability drawn per row (LLaDA, arXiv 2502.09992) or per block (block diffusion, arXiv
-2503.09573), and the loss is the mean cross-entropy over masked tokens. Problems are drawn anew
+2503.09573), and the loss is the mean cross-entropy over masked tokens. Both layouts learn
+block-causally first, where one forward teaches every block of an answer; LLaDA is then adapted to
+see the whole sequence. Problems are drawn anew
 at every step from a generator seeded by (seed, step), so that an interrupted run resumes exactly;
 only the order of floating-point sums in the matrix library stands between two runs.
 """
@@ -32,6 +34,7 @@ ROWS = 24  # problems of each task in a step
 LEARNING_RATE = 4e-3
 WARMUP = 100
 DECAY = 0.3  # of all steps, at the end
+ADAPT = 1000  # the step from which LLaDA sees the whole sequence
 _WIDEST_CANVAS = 64
 
 
@@ -57,13 +60,23 @@ class Encoded:
     answer: list[int]
 
 
+Corrupt = Callable[[list[Encoded], int, int, np.random.Generator], Batch]
+
+
 @dataclass(frozen=True)
 class Layout:
-    """How one family is trained: the recipe with its shape, its tokens, how a batch is masked."""
+    """How one family is trained: the recipe with its shape, its tokens, how a batch is masked.
+
+    ``phases`` lists ways to mask a batch and the step each begins at.
+    """
 
     recipe: str
     vocabulary: vocabulary.Vocabulary
-    corrupt: Callable[[list[Encoded], int, int, np.random.Generator], Batch]
+    phases: tuple[tuple[int, Corrupt], ...]
+
+    def corrupt_at(self, step: int) -> Corrupt:
+        """Return how batches are masked at ``step``."""
+        return [corrupt for start, corrupt in self.phases if start <= step][-1]
 
 
 def _noise(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -76,10 +89,10 @@ def corrupt_sequence(
 ) -> Batch:
     """Mask a LLaDA batch: every row sees the whole sequence.
 
-    A quarter of the rows is masked anywhere, the others as in semi-autoregressive decoding:
-    clean blocks, one noisy block, then masks. One batch in four has a canvas longer than its
-    answers. What follows the end of turn is all the same token and would drown the rest: a tenth
-    of it counts. Prompts are left-padded and the padding hidden.
+    Half of the rows is masked anywhere. The others are masked as in semi-autoregressive decoding,
+    clean blocks, one noisy block, then masks, and only the noisy block counts. One batch in four
+    has a canvas longer than its answers. What follows the end of turn is all the same token and
+    would drown the rest: a tenth of it counts. Prompts are left-padded and the padding hidden.
     """
     longest = max(len(row.answer) for row in encoded)
     canvas = -(-longest // BLOCK) * BLOCK
@@ -95,13 +108,14 @@ def corrupt_sequence(
         visible[row, :left] = False
         positions[row, left:] = np.arange(width + canvas - left)
     hidden = _noise((len(encoded), canvas), rng)
-    for row in range(len(encoded) * 3 // 4):
-        size = int(rng.choice((8, 8, 16, 32)))
-        start = int(rng.integers(-(-canvas // size))) * size
-        hidden[row, :start] = False
-        hidden[row, start + size :] = True
+    counted = hidden.copy()
+    for row in range(len(encoded) // 2):
+        size = int(rng.choice((8, 16, 32)))
+        start = int(rng.integers(-(-len(encoded[row].answer) // size))) * size
+        hidden[row, :start] = counted[row, :start] = False
+        hidden[row, start + size :], counted[row, start + size :] = True, False
     answer = ids[:, width:]
-    counted = hidden & ((answer != pad) | (rng.random(hidden.shape) < 0.1))
+    counted &= (answer != pad) | (rng.random(hidden.shape) < 0.1)
     targets = np.where(counted, answer, -100)
     ids[:, width:] = np.where(hidden, mask, answer)
     allowed = np.broadcast_to(
@@ -149,8 +163,10 @@ def corrupt_blocks(encoded: list[Encoded], mask: int, pad: int, rng: np.random.G
 
 
 LAYOUTS = {
-    "llada": Layout("tiny/tiny-llada", vocabulary.LLADA, corrupt_sequence),
-    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, corrupt_blocks),
+    "llada": Layout(
+        "tiny/tiny-llada", vocabulary.LLADA, ((0, corrupt_blocks), (ADAPT, corrupt_sequence))
+    ),
+    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, ((0, corrupt_blocks),)),
 }
 
 
@@ -218,7 +234,8 @@ class Source:
         encoded = [self.encode(next(drawn)) for _ in range(ROWS)]
         names = self.layout.vocabulary
         rng = np.random.default_rng([self.seed, step, list(TASKS).index(task)])
-        return self.layout.corrupt(encoded, self.ids[names.mask], self.ids[names.pad], rng)
+        corrupt = self.layout.corrupt_at(step)
+        return corrupt(encoded, self.ids[names.mask], self.ids[names.pad], rng)
 
 
 def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Denoiser:

@@ -109,35 +109,37 @@ def step(batch: Batch) -> list[Denoised]:
 
 def _feed(inputs: Inputs, index: int, row: Row | None, task: Task | None) -> None:
     """Fill one row of the input buffers; a row without a task is padding."""
-    mask = inputs.attention_mask[index, 0]
     if row is None or task is None:
-        key: object = "padding"
-        if inputs.mask_keys[index] != key:
-            masks.fill(mask, "full", "denoise", 0, 0, 0, 1)
-            inputs.mask_keys[index] = key
+        if inputs.filled_for[index] is not None:
+            masks.fill(inputs.attention_mask[index, 0], "full", "denoise", 0, 0, 0, 1)
             inputs.temperature[index] = 0.0
+            inputs.filled_for[index] = None
         return
     count = task.end - task.start
     inputs.input_ids[index, :count] = row.canvas[task.start : task.end]
-    key = (task.kind, task.start, task.end, row.cached)
-    if inputs.mask_keys[index] != key:
-        kind: masks.Kind = "denoise" if task.kind == "denoise" else "store"
-        masks.fill(mask, row.regime, kind, task.start, task.end, row.cached, row.block_length)
-        inputs.mask_keys[index] = key
-        inputs.input_ids[index, count:] = row.canvas[task.start]
-        inputs.position_ids[index] = np.arange(task.start, task.start + inputs.profile.block)
-    asked = task.head_end - task.head_start
-    first = task.head_start - task.start
-    if task.kind != "denoise":  # nobody reads the head: any valid row will do
-        inputs.head_rows[index] = first
-        inputs.temperature[index] = 0.0
-        return
-    inputs.head_rows[index, :asked] = np.arange(first, first + asked)
-    inputs.head_rows[index, asked:] = first
-    inputs.temperature[index] = row.request.sampler.temperature
-    drawn = row.draw(asked)
-    if drawn is not None:
-        inputs.uniform[index, :asked] = drawn
+    key = (task, row.cached)
+    if inputs.filled_for[index] != key:
+        _place(inputs, index, row, task)
+        inputs.filled_for[index] = key
+    if task.kind == "denoise" and row.request.sampler.temperature:
+        asked = task.head_end - task.head_start
+        inputs.uniform[index, :asked] = row.draw(asked)
+
+
+def _place(inputs: Inputs, index: int, row: Row, task: Task) -> None:
+    """Fill what stays the same while a row works on one block."""
+    denoise = task.kind == "denoise"
+    kind: masks.Kind = "denoise" if denoise else "store"
+    mask, count = inputs.attention_mask[index, 0], task.end - task.start
+    masks.fill(mask, row.regime, kind, task.start, task.end, row.cached, row.block_length)
+    inputs.input_ids[index, count:] = row.canvas[task.start]
+    inputs.position_ids[index] = np.arange(task.start, task.start + inputs.profile.block)
+    first, asked = task.head_start - task.start, task.head_end - task.head_start
+    # Rows that nobody reads repeat the first one. A forward that only stores has no other.
+    inputs.head_rows[index] = first
+    if denoise:
+        inputs.head_rows[index, :asked] += np.arange(asked)
+    inputs.temperature[index] = row.request.sampler.temperature if denoise else 0.0
 
 
 def _apply(row: Row, index: int, task: Task, inputs: Inputs, outputs: Outputs) -> Denoised:

@@ -124,10 +124,8 @@ class Row:
         begin, end = (self.start, self.end) if self.cached_regime else (0, len(self.canvas))
         return Task("denoise", begin, end, self.start, self.end)
 
-    def draw(self, count: int) -> NDArray[np.float32] | None:
-        """Return float32 [count] uniform numbers for the head, None at temperature 0."""
-        if not self.request.sampler.temperature:
-            return None
+    def draw(self, count: int) -> NDArray[np.float32]:
+        """Return float32 [count] uniform numbers for the head."""
         # Rounding to float32 must not reach 1, which no inverse distribution is defined at.
         below_one = np.nextafter(np.float32(1), np.float32(0))
         return np.minimum(self.uniforms.random(count).astype(np.float32), below_one)

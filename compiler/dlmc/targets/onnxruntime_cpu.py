@@ -4,7 +4,6 @@ from dlmc.targets.build import BuildPlan
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.onnxruntime import OnnxRuntimeEngine
 from dlmc_runtime.manifest import EngineRecord
-from dlmc_runtime.masks import fill
 from dlmc_runtime.version import __version__
 
 
@@ -22,10 +21,8 @@ def build(plan: BuildPlan) -> EngineRecord:
     engine = OnnxRuntimeEngine(plan.bundle, record)
     try:
         for profile in plan.profiles:
-            inputs = engine.inputs(profile)
-            for row in range(profile.batch):
-                fill(inputs.attention_mask[row, 0], "full", "denoise", 0, 0, 0, 1)
-            engine.forward(inputs, engine.cache(profile.batch, profile.cache), [])
+            cache = engine.cache(profile.batch, profile.cache)
+            engine.forward(engine.inputs(profile), cache, [])
     finally:
         engine.close()
     return record

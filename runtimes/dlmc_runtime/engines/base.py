@@ -50,8 +50,11 @@ class Inputs:
         self.head_rows = np.zeros((batch, rows), np.int64)
         self.temperature = np.zeros(batch, np.float32)
         self.uniform = np.zeros((batch, rows), np.float32)
-        # What each row's mask was last filled for: filling is skipped while it stays the same.
-        self.mask_keys: list[object] = [None] * batch
+        # Padding until a row is fed: every position sees itself, so that no softmax is empty.
+        diagonal = np.arange(block)
+        self.attention_mask[:, 0, diagonal, profile.cache + diagonal] = True
+        # What each row was last filled for, None for padding: filling it again is skipped.
+        self.filled_for: list[object] = [None] * batch
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the buffers by graph input name."""

@@ -20,7 +20,14 @@ def test_buffers_have_the_graphs_names_types_and_shapes():
         "temperature": ((2,), "float32"),
         "uniform": ((2, 3), "float32"),
     }
-    assert inputs.mask_keys == [None, None]
+    assert inputs.filled_for == [None, None]
+
+
+def test_a_row_that_was_not_fed_is_padding_that_sees_only_itself():
+    inputs = Inputs(Profile(batch=2, block=3, cache=2, rows=1))
+    own = inputs.attention_mask[:, 0, :, 2:]
+    np.testing.assert_array_equal(own, [np.eye(3, dtype=bool)] * 2)
+    assert not inputs.attention_mask[..., :2].any()
 
 
 def test_buffers_are_filled_in_place():
