@@ -218,7 +218,8 @@ class Source:
     def __init__(self, layout: Layout, seed: int) -> None:
         self.layout, self.seed = layout, seed
         self.tokenizer = layout.vocabulary.tokenizer()
-        self.ids = {text: self.tokenizer.token_to_id(text) for text in layout.vocabulary.special}
+        known = self.tokenizer.get_vocab()
+        self.ids = {text: known[text] for text in layout.vocabulary.special}
 
     def encode(self, problem: Problem) -> Encoded:
         """Encode the rendered question, and the answer up to its end of turn."""

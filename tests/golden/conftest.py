@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exporter:
     """Return a function that exports a pack with the given options, or finds the export again."""
     made: dict[str, Bundle] = {}
 
-    def export(pack: Path, **options: object) -> Bundle:
+    def export(pack: Path, **options: Any) -> Bundle:
         key = f"{pack}{sorted(options.items())}"
         if key not in made:
             output = tmp_path_factory.mktemp("golden") / pack.name
@@ -45,7 +46,7 @@ def built(exported: Exporter) -> Exporter:
     """Return a function that also builds an engine wide and long enough for every case."""
     ready: set[Path] = set()
 
-    def build(pack: Path, **options: object) -> Bundle:
+    def build(pack: Path, **options: Any) -> Bundle:
         bundle = exported(pack, **options)
         if bundle.root not in ready:
             build_engine(plan_build(bundle.root, "onnxruntime-cpu", _request(pack, bundle)))

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,6 @@ def test_a_report_that_cannot_be_written_is_one_error(bundle, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run.Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(EngineError, match="No space left on device"):
         validate_bundle(bundle.root, "onnxruntime-cpu", max_new_tokens=2)
