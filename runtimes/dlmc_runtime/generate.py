@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypedDict, TypeGuard, Unpack, cast
+from typing import TypedDict, TypeGuard, Unpack, cast, overload
 
 import numpy as np
 
@@ -169,6 +169,13 @@ class Generator:
                 "export with --block-length for a checkpoint trained that way",
             )
 
+    # To a type checker a string is also a sequence of strings: the first overload decides.
+    @overload
+    def generate(self, prompt: str, **options: Unpack[Options]) -> Result: ...  # type: ignore[overload-overlap]
+    @overload
+    def generate(self, prompt: Sequence[int], **options: Unpack[Options]) -> Result: ...
+    @overload
+    def generate(self, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Result]: ...
     def generate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
     ) -> Result | list[Result]:
