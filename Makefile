@@ -5,7 +5,6 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # A question of the held-out set: no checkpoint has been trained on it.
 QUESTION ?= 458+386=?
-STEPS ?= 4000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -59,7 +58,7 @@ format: environment ## Rewrite the sources as the linter wants them
 train: $(TINY:%=train-%) ## Train the two tiny checkpoints anew (hours)
 
 $(TINY:%=train-%): train-tiny-%: environment
-	$(BIN)/python recipes/tiny/train.py $* --steps $(STEPS) --output artifacts/tiny-$*
+	$(BIN)/python recipes/tiny/train.py $* --output artifacts/tiny-$*
 
 bench: environment demo ## Run the benchmarks and write benchmarks/results/
 	set -e; for name in $(BENCH); do \

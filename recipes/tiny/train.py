@@ -1,14 +1,14 @@
 """Train a tiny diffusion language model and write it as a Hugging Face checkpoint.
 
-    python recipes/tiny/train.py llada --steps 4000 --output artifacts/tiny-llada
+    python recipes/tiny/train.py llada --output artifacts/tiny-llada
 
 The objective is masked diffusion on the answer only: each answer token is masked with a
 probability drawn per row (LLaDA, arXiv 2502.09992) or per block (block diffusion, arXiv
 2503.09573), and the loss is the mean cross-entropy over masked tokens. Both layouts learn
 block-causally first, where one forward teaches every block of an answer; LLaDA is then adapted to
-see the whole sequence. Problems are drawn anew
-at every step from a generator seeded by (seed, step), so that an interrupted run resumes exactly;
-only the order of floating-point sums in the matrix library stands between two runs.
+see the whole sequence. Problems are drawn anew at every step from a generator seeded by
+(seed, step), so that an interrupted run resumes exactly; only the order of floating-point sums in
+the matrix library stands between two runs.
 """
 
 import argparse
@@ -67,12 +67,14 @@ Corrupt = Callable[[list[Encoded], int, int, np.random.Generator], Batch]
 class Layout:
     """How one family is trained: the recipe with its shape, its tokens, how a batch is masked.
 
-    ``phases`` lists ways to mask a batch and the step each begins at.
+    ``phases`` lists ways to mask a batch and the step each begins at; ``steps`` is how many made
+    the shipped checkpoint.
     """
 
     recipe: str
     vocabulary: vocabulary.Vocabulary
     phases: tuple[tuple[int, Corrupt], ...]
+    steps: int
 
     def corrupt_at(self, step: int) -> Corrupt:
         """Return how batches are masked at ``step``."""
@@ -164,9 +166,12 @@ def corrupt_blocks(encoded: list[Encoded], mask: int, pad: int, rng: np.random.G
 
 LAYOUTS = {
     "llada": Layout(
-        "tiny/tiny-llada", vocabulary.LLADA, ((0, corrupt_blocks), (ADAPT, corrupt_sequence))
+        "tiny/tiny-llada",
+        vocabulary.LLADA,
+        phases=((0, corrupt_blocks), (ADAPT, corrupt_sequence)),
+        steps=2000,
     ),
-    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, ((0, corrupt_blocks),)),
+    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, phases=((0, corrupt_blocks),), steps=2400),
 }
 
 
@@ -281,7 +286,7 @@ def main() -> None:
     """Parse the command line, train, write the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("layout", choices=LAYOUTS)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, help="default: as many as made the shipped one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--state", type=Path, help="where to keep the state that a rerun resumes")
@@ -291,7 +296,7 @@ def main() -> None:
     state = options.state or options.output.with_suffix(".state")
     state.parent.mkdir(parents=True, exist_ok=True)
     layout = LAYOUTS[options.layout]
-    denoiser = train(layout, options.seed, options.steps, state)
+    denoiser = train(layout, options.seed, options.steps or layout.steps, state)
     write_checkpoint(denoiser, load(layout.recipe), layout.vocabulary, options.output)
     print(f"wrote {options.output}, {sum(w.numel() for w in denoiser.parameters())} parameters")
 
