@@ -41,7 +41,7 @@ def naive(logits, config):
         probability /= probability.sum()
         total = 0.0
         for token in order:  # the nucleus keeps the token that crosses top_p
-            if total >= config.top_p:
+            if total >= config.top_p < 1:  # a sum of everything may round up to 1 too early
                 row[token] = -np.inf
             total += probability[token]
     probability = np.exp(scaled - scaled.max(axis=1, keepdims=True))

@@ -71,6 +71,15 @@ def test_a_full_block_is_committed_before_the_next(row):
     assert one.forwards == 3
 
 
+def test_the_schedule_moves_on_with_every_forward(row):
+    sampler = {"name": "low_confidence", "steps": 3, "block_length": 7}
+    one, left = row([1], 14, regime="full", sampler=sampler), []
+    while not one.finished:
+        answer(one, [2])
+        left.append(int(one.masked.sum()))
+    assert left == [11, 9, 7, 4, 2, 0]  # 7 over 3 steps: 3, 2, 2, and again from the start
+
+
 def test_keep_cache_commits_the_last_block_too(row):
     one = row([7], 3, keep_cache=True)
     assert one.cache_needed == 4
