@@ -28,7 +28,7 @@ class HeadOutputs(NamedTuple):
     """What the head says about [B,R] rows, in the order of the graph's outputs."""
 
     top_ids: Tensor
-    """int64 [B,R,K], best first, the lower id first among equals."""
+    """int64 [B,R,K], best first; the order among equals is the engine's own."""
     top_logits: Tensor
     """float32 [B,R,K]."""
     logsumexp: Tensor
