@@ -202,7 +202,7 @@ def test_a_folder_is_recorded_by_name_only(options, checkpoint, monkeypatch):
 
 
 def test_the_config_is_kept_without_its_origin(make_checkpoint, options):
-    source = make_checkpoint(_name_or_path="/home/someone/checkpoints/random")
+    source = make_checkpoint(_name_or_path="/elsewhere/someone/checkpoints/random")
     plan = plan_export(replace(options, source=str(source.root)))
     assert plan.config == {k: v for k, v in source.config.items() if k != "_name_or_path"}
 

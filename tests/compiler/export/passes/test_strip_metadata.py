@@ -3,7 +3,7 @@ import pytest
 
 from dlmc.export.passes.strip_metadata import StripMetadata
 
-TRACE = 'File "/home/someone/model.py", line 3'
+TRACE = 'File "/elsewhere/someone/model.py", line 3'
 
 
 @pytest.fixture
