@@ -169,7 +169,7 @@ LAYOUTS = {
         "tiny/tiny-llada",
         vocabulary.LLADA,
         phases=((0, corrupt_blocks), (ADAPT, corrupt_sequence)),
-        steps=2000,
+        steps=2600,
     ),
     "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, phases=((0, corrupt_blocks),), steps=2400),
 }

@@ -1,6 +1,7 @@
 """`dlmc validate`: a built engine against the reference."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,10 @@ def command(
         typer.Option(metavar="<str>", help="Generate from this prompt; repeatable."),
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
+    save_states: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep inputs and reference outputs for Polygraphy."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a built engine with the reference, on states of real generations.
@@ -29,7 +34,7 @@ def command(
     from dlmc.validate.run import validate_bundle
 
     limit = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-    report = validate_bundle(bundle, target, tuple(prompt or ()), **limit)
+    report = validate_bundle(bundle, target, tuple(prompt or ()), save_to=save_states, **limit)
     if as_json:
         say_json({**asdict(report), "ok": report.ok})
     else:

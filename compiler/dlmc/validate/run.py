@@ -1,7 +1,7 @@
 """`dlmc validate`: a built engine against torch, on states of real generations."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 from dlmc.validate.compare import compare_states
 from dlmc.validate.recording import RecordingEngine
 from dlmc.validate.reference import load_reference
+from dlmc.validate.replay import save_states
 from dlmc.validate.report import Report, Row
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import EngineError
@@ -22,7 +23,11 @@ _LONGEST = 64  # generated tokens a prompt: enough to cross several blocks
 
 
 def validate_bundle(
-    root: Path, target: str, prompts: Sequence[str] = (), max_new_tokens: int = _LONGEST
+    root: Path,
+    target: str,
+    prompts: Sequence[str] = (),
+    max_new_tokens: int = _LONGEST,
+    save_to: Path | None = None,
 ) -> Report:
     """Compare the engine for ``target`` with torch and keep the report in the bundle.
 
@@ -35,6 +40,7 @@ def validate_bundle(
         prompts: what to generate from; by default two short questions, or arbitrary ids for a
             bundle without a tokenizer.
         max_new_tokens: most tokens to generate from each.
+        save_to: where to keep the recorded states for Polygraphy, see `replay.save_states`.
 
     Raises:
         BundleError: the bundle or the engine's record does not load.
@@ -42,7 +48,8 @@ def validate_bundle(
     """
     bundle = Bundle.open(root)
     with Generator.load(root, target) as generator:
-        recorder = RecordingEngine(load_reference(bundle, generator.profiles))
+        engine = load_reference(bundle, generator.profiles)
+        recorder = RecordingEngine(engine)
         reference = Generator(recorder, generator.text)
         asked = _requests(generator, prompts, max_new_tokens)
         wanted = [reference.run([request])[0] for request in asked]
@@ -57,6 +64,8 @@ def validate_bundle(
         forwards=len(recorder.states),
         rows=(*rows, _generations(pairs)),
     )
+    if save_to is not None:
+        _write(save_to, lambda: save_states(recorder.states, engine, save_to))
     _save(report, root / "validation" / f"{target}.json")
     return report
 
@@ -91,8 +100,15 @@ def _generations(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Ro
 
 
 def _save(report: Report, path: Path) -> None:
-    try:
+    def write() -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({**asdict(report), "ok": report.ok}, indent=2) + "\n")
+
+    _write(path, write)
+
+
+def _write(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
     except OSError as error:
         raise EngineError(f"{path} cannot be written ({error.strerror})", "make room") from error

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -52,8 +54,9 @@ def test_json(dlmc, validated):
 
 def test_options_reach_the_validation(dlmc, validated):
     calls = validated(GOOD)
-    dlmc("validate", "bundle", "--prompt", "a", "--prompt", "b", "--max-new-tokens", "5")
+    prompts = ("--prompt", "a", "--prompt", "b")
+    dlmc("validate", "bundle", *prompts, "--max-new-tokens", "5", "--save-states", "here")
     dlmc("validate", "bundle")
     assert calls[0][0][1:] == ("onnxruntime-cpu", ("a", "b"))
-    assert calls[0][1] == {"max_new_tokens": 5}
-    assert (calls[1][0][2], calls[1][1]) == ((), {})
+    assert calls[0][1] == {"max_new_tokens": 5, "save_to": Path("here")}
+    assert (calls[1][0][2], calls[1][1]) == ((), {"save_to": None})
