@@ -1,15 +1,19 @@
 """Recorded states as files that Polygraphy's own command line replays, without dlmc."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from dlmc.validate.recording import State
-from dlmc.validate.torch_engine import TorchEngine
+
+Run = Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]
 
 INPUTS, OUTPUTS = "inputs.json", "outputs.json"
 
 
-def save_states(states: Sequence[State], reference: TorchEngine, folder: Path) -> None:
+def save_states(states: Sequence[State], reference: Run, folder: Path) -> None:
     """Write the graph's inputs of every state, and what the reference answers to them.
 
     ``polygraphy run denoiser.onnx --onnxrt --load-inputs inputs.json --load-outputs outputs.json``
@@ -17,7 +21,7 @@ def save_states(states: Sequence[State], reference: TorchEngine, folder: Path) -
 
     Args:
         states: recorded forwards.
-        reference: answers all outputs of the graph, ``present`` included.
+        reference: returns all outputs of the graph, ``present`` included, for its inputs.
         folder: where to write ``inputs.json`` and ``outputs.json``; made where it is missing.
 
     Raises:
@@ -27,7 +31,7 @@ def save_states(states: Sequence[State], reference: TorchEngine, folder: Path) -
     from polygraphy.json import save_json
 
     inputs = [{**state.inputs.arrays(), **state.before.past} for state in states]
-    outputs = [reference.run(feeds) for feeds in inputs]
+    outputs = [reference(feeds) for feeds in inputs]
     results = RunResults()
     results.add(outputs, [0.0] * len(outputs), runner_name="torch")
     folder.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def validate_bundle(
         rows=(*rows, _generations(pairs)),
     )
     if save_to is not None:
-        _write(save_to, lambda: save_states(recorder.states, engine, save_to))
+        _write(save_to, lambda: save_states(recorder.states, engine.run, save_to))
     _save(report, root / "validation" / f"{target}.json")
     return report
 
