@@ -191,9 +191,20 @@ def test_a_recipe_that_does_not_fit_is_refused(options, recipe, changes, words):
 
 def test_a_hub_id_is_recorded_with_its_commit(options, checkpoint, monkeypatch):
     found = ResolvedCheckpoint(checkpoint.root, "owner/name", "0123abc")
-    monkeypatch.setattr(module, "resolve", lambda *_: found)
+    asked = []
+
+    def resolve(*arguments, **named):
+        asked.append((arguments, named))
+        return found
+
+    monkeypatch.setattr(module, "resolve", resolve)
     plan = plan_export(replace(options, source="owner/name", revision="main"))
     assert (plan.source, plan.revision) == ("owner/name", "0123abc")
+    plan_export(replace(options, source="owner/name", weights=False))
+    assert asked == [
+        (("owner/name", "main"), {"weights": True}),
+        (("owner/name", None), {"weights": False}),
+    ]
 
 
 def test_a_folder_is_recorded_by_name_only(options, checkpoint, monkeypatch):
