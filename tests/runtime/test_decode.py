@@ -99,6 +99,31 @@ def test_unused_rows_of_a_profile_are_padding(batch):
         assert inputs.temperature[row] == 0
 
 
+def test_a_row_that_has_finished_is_padding(batch):
+    rows = ([1], 3, {"steps": 1, "temperature": 0.5}), ([1], 7, {})
+    two = batch(*rows, profiles=shapes((2, 4, 16, 4)))
+    decode.step(two)
+    inputs = two.inputs(two.engine.profiles[0])
+    assert inputs.temperature.tolist() == [0.5, 0]
+    assert two.active == [1]
+    decode.step(two)
+    assert inputs.temperature.tolist() == [0, 0]
+    mask = inputs.attention_mask[0, 0]
+    assert mask[:, 16:].tolist() == np.eye(4, dtype=bool).tolist()
+    assert not mask[:, :16].any()
+
+
+@pytest.mark.parametrize(
+    ("regime", "name", "confidence"),
+    [("block", "low_confidence_static", 0.25), ("full", "low_confidence", 0.5)],
+)
+def test_the_sampler_says_whether_confidence_is_tempered(batch, regime, name, confidence):
+    hot = {"name": name, "temperature": 0.5}
+    one = batch(([1], 3, hot), regime=regime, sure=np.full(60, 0.5))
+    (event,) = decode.step(one)
+    np.testing.assert_allclose(event.confidence, confidence, rtol=1e-6)
+
+
 def test_inputs_are_what_the_row_says(batch):
     hot = {"temperature": 0.7, "steps": 4}
     two = batch(([9] * 5, 6, hot), ([3], 3, {"steps": 2}), profiles=shapes((2, 6, 16, 5)))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from dlmc_runtime import text
 from dlmc_runtime.errors import BundleError, DlmcError, UsageError
@@ -50,6 +50,18 @@ def test_special_tokens_are_read_and_hidden_or_shown(codec):
     assert codec.decode(ids) == "a"
     assert codec.decode(ids, skip_special_tokens=False) == "<s>a"
     assert codec.token(ids[0]) == "<s>"
+
+
+def test_special_tokens_are_added_only_where_asked_for():
+    tokenizer = byte_tokenizer()
+    start = tokenizer.token_to_id("<s>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", start)]
+    )
+    codec = TextCodec(tokenizer, None)
+    plain = codec.encode("ab")
+    assert len(plain) == 2
+    assert codec.encode("ab", add_special_tokens=True) == [start, *plain]
 
 
 def test_half_a_character_decodes_to_the_replacement_character(codec):
