@@ -100,8 +100,8 @@ def test_unused_rows_of_a_profile_are_padding(batch):
 
 
 def test_a_row_that_has_finished_is_padding(batch):
-    rows = ([1], 3, {"steps": 1, "temperature": 0.5}), ([1], 7, {})
-    two = batch(*rows, profiles=shapes((2, 4, 16, 4)))
+    hot = {"steps": 1, "temperature": 0.5}
+    two = batch(([1], 3, hot), ([1], 7, {}), profiles=shapes((2, 4, 16, 4)))
     decode.step(two)
     inputs = two.inputs(two.engine.profiles[0])
     assert inputs.temperature.tolist() == [0.5, 0]
