@@ -26,5 +26,5 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def goldens() -> Path:
-    """The folder of golden packs: ``DLMC_GOLDENS``, else the copy in the repository."""
-    return Path(os.environ.get("DLMC_GOLDENS", ROOT / "tests" / "goldens"))
+    """The golden packs of the repository. Only ``tests/golden`` also runs on other folders."""
+    return ROOT / "tests" / "goldens"

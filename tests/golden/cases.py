@@ -5,6 +5,7 @@ that cannot be expressed yet is reported with its reason, never dropped.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def unsupported(case: Case) -> str | None:
 
 def prompts(case: Case) -> list[tuple[int, ...]]:
     """Return the prompts without padding."""
-    return [tuple(row[pad:]) for row, pad in zip(case.data["prompts"], _pads(case), strict=True)]
+    return [tuple(row) for row in _unpadded(case, case.data["prompts"])]
 
 
 def recorded(case: Case) -> Recorded:
@@ -105,14 +106,16 @@ def recorded(case: Case) -> Recorded:
     if right is not None:
         return Recorded(right.get("canvases"), right["final_ids"], right["num_forwards"])
     noop = case.data.get("num_noop_forwards", 0)
-    canvases = [
-        [row[pad:] for row, pad in zip(state, _pads(case), strict=True)]
-        for state in case.data["canvases"]
-    ]
+    canvases = [_unpadded(case, state) for state in case.data["canvases"]]
     changed = [
         state for i, state in enumerate(canvases) if i == 0 or not noop or state != canvases[i - 1]
     ]
-    return Recorded(changed, changed[-1], case.data["num_forwards"] - noop)
+    finals = _unpadded(case, case.data["finals"])
+    return Recorded(changed, finals, case.data["num_forwards"] - noop)
+
+
+def _unpadded(case: Case, rows: list[list[int]]) -> list[list[int]]:
+    return [row[pad:] for row, pad in zip(rows, _pads(case), strict=True)]
 
 
 def _pads(case: Case) -> list[int]:
@@ -146,17 +149,19 @@ def _llada(case: Case) -> Plan:
 def _sdar(case: Case) -> Plan:
     """JetAstra/SDAR `block_diffusion_generate`: its temperature is 1 where none is given.
 
-    The packs replace the draw by the most probable token, which is temperature 0 here. A pack
-    that changes the temperature draws at 0 uniform numbers: the first candidate.
+    The packs replace the draw by the most probable token, which is temperature 0 here. A case
+    that changes the temperature draws at 0 uniform numbers: the first candidate. Candidates are
+    in the order of their logits only where some filter is on, so one that lets all through is.
     """
     p = dict(case.parameters)
+    everything = math.nextafter(1.0, 0.0) if p.get("temperature") else 1.0
     sampler = SamplerConfig(
         name=p.pop("remasking_strategy", "low_confidence_dynamic"),
         steps=p.pop("denoising_steps", 8),
         threshold=p.pop("confidence_threshold", None),
         temperature=p.pop("temperature", 0.0),
         top_k=p.pop("top_k", 0),
-        top_p=p.pop("top_p", 1.0),
+        top_p=min(p.pop("top_p", 1.0), everything),
     )
     length, stop = p.pop("gen_length"), p.pop("stopping_criteria_idx", None) or ()
     block = p.pop("block_length", None)

@@ -12,8 +12,6 @@ from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.bundle import Bundle
 
-# Enough for the widest top-k any reference draws from by default.
-CANDIDATES = 128
 Exporter = Callable[..., Bundle]
 
 
@@ -31,7 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exporter:
                     source=str(pack),
                     output=output,
                     tokenizer=False,
-                    candidates=CANDIDATES,
+                    candidates=_all_but_suppressed(pack, options.get("suppress", ())),
                     **options,
                 )
             )
@@ -54,6 +52,12 @@ def built(exported: Exporter) -> Exporter:
         return bundle
 
     return build
+
+
+def _all_but_suppressed(pack: Path, suppress: tuple[int, ...]) -> int:
+    """Return how many tokens may be predicted: the references filter the whole vocabulary."""
+    config = json.loads((pack / "config.json").read_text())
+    return int(config["vocab_size"]) - len({config["mask_token_id"], *suppress})
 
 
 def _request(pack: Path, bundle: Bundle) -> ProfileRequest:
