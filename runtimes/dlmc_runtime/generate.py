@@ -1,11 +1,11 @@
 """`Generator`: prompts in, text out."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypedDict, TypeGuard, Unpack, cast, overload
+from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
 
 import numpy as np
 
@@ -37,13 +37,16 @@ class Options(TypedDict, total=False):
 
 
 def _is_one(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
-    return isinstance(prompt, str) or all(isinstance(x, int | np.integer) for x in prompt)
+    if isinstance(prompt, str):
+        return True
+    return isinstance(prompt, Iterable) and all(isinstance(x, int | np.integer) for x in prompt)
 
 
-def _whole(name: str, value: object, least: int) -> int:
-    if not isinstance(value, int) or value < least:
+def _whole(name: str, value: Any, least: int) -> int:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:
         raise UsageError(f"{name} is {value!r}", f"it must be a whole number of at least {least}")
-    return value
+    return int(value)
 
 
 def _default_sampler(manifest: Manifest) -> SamplerConfig:
@@ -120,8 +123,9 @@ class Generator:
         ids = self._encode(prompt)
         default = self.manifest.max_new_tokens
         count = default if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens, 1)
-        if isinstance(stop, str) or not all(stop):
-            raise UsageError("stop holds an empty string or is one", "give a list of strings")
+        if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
+            problem = "stop is no list of strings, or one of them is empty"
+            raise UsageError(problem, "give texts of at least one character")
         if stop and self.text is None:
             raise RequestError("the bundle has no tokenizer", "give no stop strings")
         limit = self.manifest.model.max_position_embeddings
@@ -192,6 +196,8 @@ class Generator:
         if _is_one(prompt):
             return self.run([self.request(prompt, **options)])[0]
         several = cast("Sequence[Prompt]", prompt)
+        if not isinstance(several, Iterable):
+            raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
         return self.run([self.request(one, **options) for one in several])
 
     def run(self, requests: Sequence[Request]) -> list[Result]:

@@ -182,6 +182,13 @@ class Manifest(Record):
     files: dict[BundlePath, FileRecord]
 
     @model_validator(mode="after")
+    def _block_fits(self) -> Self:
+        length, longest = self.attention.block_length, self.model.max_position_embeddings
+        if length > longest:
+            raise ValueError(f"blocks of {length} exceed the model's {longest} positions")
+        return self
+
+    @model_validator(mode="after")
     def _files_are_listed(self) -> Self:
         named = [self.config, self.graph, *self.weights]
         if self.text is not None:

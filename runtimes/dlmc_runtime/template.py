@@ -111,6 +111,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.budget = MAX_STEPS
         priced = {name: self._priced(function) for name, function in self.filters.items()}
         self.filters.update(priced, tojson=_tojson, _counted=self._counted)
+        del self.globals["lipsum"]  # writes as much as it is asked for
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -143,7 +144,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             _affordable(*args[value + whole :], *kwargs.values())
             if function.__name__ == "do_format":
                 _plain_format(args[value])
-            return self._paid(function(*args, **kwargs))
+            result = self._paid(function(*args, **kwargs))
+            return self._counted(result) if isinstance(result, Iterator) else result
 
         return priced
 

@@ -154,9 +154,11 @@ def test_a_stream_ends_with_its_result(generator):
         ({"max_new_tokens": -3}, "max_new_tokens is -3"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
         ({"seed": -1}, "seed is -1"),
+        ({"max_new_tokens": True}, "max_new_tokens is True"),
         ({"seed": "x"}, "seed is 'x'"),
-        ({"stop": "abc"}, "stop holds an empty string or is one"),
-        ({"stop": ["a", ""]}, "stop holds an empty string or is one"),
+        ({"stop": "abc"}, "stop is no list of strings"),
+        ({"stop": ["a", ""]}, "one of them is empty"),
+        ({"stop": [1]}, "stop is no list of strings"),
     ],
 )
 def test_options_that_mean_nothing_are_usage_errors(generator, codec, options, message):
@@ -182,7 +184,7 @@ def test_prompts_that_cannot_be_served_say_why(generator, codec):
         generator(text=codec).generate("")
     with pytest.raises(RequestError, match="the prompt is empty"):
         made.generate([[1], []])
-    for prompt in ([[1.5]], [["a", 1]]):
+    for prompt in ([[1.5]], [["a", 1]], 5, [1, [2]], [1.5], None):
         with pytest.raises(UsageError, match="neither text nor token ids"):
             made.generate(prompt)
 
@@ -204,6 +206,7 @@ def test_what_the_bundle_lacks_is_refused(generator):
         ("greedy", {}, "no sampler is called 'greedy'"),
         ("sequential", {"steps": 0}, "steps is 0"),
         ("sequential", {"speed": 3}, "no parameter 'speed'"),
+        ("sequential", {"self": 1}, "no parameter 'self'"),
         ("sequential", {"threshold": "high"}, "threshold is 'high'"),
         ("sequential", {"defer_ids": 3}, "defer_ids is 3"),
     ],

@@ -217,6 +217,11 @@ def test_every_file_has_a_size_and_a_hash(name):
     assert f"no size and hash for {name}" in _refusal({**MANIFEST, "files": files})
 
 
+def test_a_block_is_no_longer_than_the_model_reaches():
+    message = _refusal(_with(("attention", "block_length"), 65))
+    assert "blocks of 65 exceed the model's 64 positions" in message
+
+
 def test_a_newer_schema_says_what_this_version_reads():
     message = _refusal({**MANIFEST, "schema_version": manifest.SCHEMA_VERSION + 1})
     assert f"reads up to {manifest.SCHEMA_VERSION}" in message

@@ -87,6 +87,8 @@ def test_strftime_now_writes_the_local_date():
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "without end"),
         ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
          "{{ f(40) }}", "steps"),
+        ("{{ [1] | slice(2 * 10**8) | list }}", "steps"),
+        ("{{ lipsum(n=10**7) }}", "is undefined"),
         ("{% include 'x' %}", "fails"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
         ("{{ missing.attribute }}", "is undefined"),

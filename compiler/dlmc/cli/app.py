@@ -146,11 +146,20 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return 130
     except Exception as error:  # noqa: BLE001  (whatever it is, the user gets one sentence)
+        if _interrupted(error):
+            return 130
         if debug:
             traceback.print_exc()
         sentence, status = describe(error)
         typer.echo(f"dlmc: error: {' '.join(sentence.split())}", err=True)
     return status if isinstance(status, int) else 0
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether an interrupt is behind an error: a library's import turns it into its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:

@@ -38,7 +38,7 @@ def say_json(data: Mapping[str, Any] | Sequence[Any]) -> None:
 
 def on_terminal() -> bool:
     """Return whether stdout is read by a person."""
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()  # None where it was closed
 
 
 def harmless(text: str) -> str:

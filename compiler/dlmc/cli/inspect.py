@@ -48,8 +48,9 @@ def locate(path: Path) -> tuple[Path, str | None]:
     folder = path.parent if path.name in {MANIFEST, "engine.json"} else path
     if (folder / MANIFEST).exists():
         return folder, None
-    if (folder / "engine.json").exists() and (folder.parents[1] / MANIFEST).exists():
-        return folder.parents[1], folder.name
+    if (folder / "engine.json").exists() and (folder / "../.." / MANIFEST).exists():
+        engine = folder.resolve()
+        return engine.parents[1], engine.name
     raise BundleError(f"{path} is no bundle and no engine", "make one with dlmc export")
 
 

@@ -101,7 +101,7 @@ def read_prompt(argument: str | None) -> str:
     """
     if argument is not None and argument != "-":
         prompt = argument
-    elif argument is None and sys.stdin.isatty():
+    elif sys.stdin is None or (argument is None and sys.stdin.isatty()):  # None: it was closed
         raise UsageError("there is no prompt", "give it as an argument or pipe it in")
     else:
         data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)

@@ -125,7 +125,7 @@ def _open(
     if options.source is None and recipe and not (options.weights or options.tokenizer):
         config, generation = recipe.config, recipe.generation_config
         return Checkpoint(Path(), config, generation_config=generation), None
-    source = options.source or (recipe.source if recipe else None)
+    source = recipe.source if options.source is None and recipe else options.source
     if source is None:
         raise UsageError(
             f"recipe {options.recipe} names no checkpoint",

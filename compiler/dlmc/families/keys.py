@@ -1,7 +1,7 @@
 """Typed access to the keys of a checkpoint's JSON files; every refusal names key and file."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -55,7 +55,7 @@ class Keys:
     def number(self, key: str) -> float:
         """Return a positive, finite number."""
         value = self._get(key, "the number")
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             self._wrong(key, "a positive number")
         return float(value)
 

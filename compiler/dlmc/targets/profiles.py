@@ -49,17 +49,15 @@ def choose(manifest: Manifest, request: ProfileRequest) -> tuple[Profile, ...]:
     """
     if request == ProfileRequest():
         return manifest.profiles
+    longest = manifest.model.max_position_embeddings
+    for name in ("block", "cache", "prefill"):
+        value = getattr(request, name)
+        if value is not None and value > longest:
+            raise UsageError(f"--{name} is {value}", f"the model has only {longest} positions")
     regime = manifest.attention.regime
     choose_for = _whole_sequence if regime == "full" else _cached
     batches = request.batch or tuple(profile.batch for profile in manifest.profiles)
     found = {p for batch in sorted(set(batches)) for p in choose_for(manifest, request, batch)}
-    longest = manifest.model.max_position_embeddings
-    for profile in found:
-        if profile.block > longest or profile.cache > longest:
-            raise UsageError(
-                f"a profile of {profile} exceeds the model's {longest} positions",
-                "ask for a smaller --block, --cache or --prefill",
-            )
     return tuple(sorted(found, key=lambda p: (p.batch, p.block, p.cache, p.rows)))
 
 

@@ -11,7 +11,7 @@ from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Cache
 from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Profile, TensorSpec
+from dlmc_runtime.manifest import EngineRecord, Model, Profile, TensorSpec
 
 _NOTHING_BUT_CRASHES = 4  # errors come as exceptions, and need no second message on stderr
 _TYPES = {
@@ -40,6 +40,7 @@ def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
             enable_fallback=0,  # there is nothing to fall back to, only a message on stdout
         )
         inputs, outputs = _signature(session.get_inputs()), _signature(session.get_outputs())
+        caches = _cache_shapes(session.get_inputs())
     except Exception as error:  # onnxruntime's own classes share no base below Exception
         reason = str(error).splitlines()[0]
         raise EngineError(
@@ -48,6 +49,7 @@ def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
         ) from error
     _compare(inputs, bundle.manifest.inputs, path)
     _compare(outputs, bundle.manifest.outputs, path)
+    _compare_caches(caches, bundle.manifest.model, path)
     return session
 
 
@@ -64,6 +66,18 @@ def _compare(
     if found != wanted:
         odd = sorted(set(found) ^ set(wanted)) or found
         raise EngineError(f"{where} and its manifest disagree about {odd[0][0]}", "export it again")
+
+
+def _cache_shapes(values: Sequence[onnxruntime.NodeArg]) -> list[list[int | str]]:
+    """Return heads and head size of every cache that a graph takes."""
+    return [arg.shape[1::2] for arg in values if arg.name.startswith("past_key_values.")]
+
+
+def _compare_caches(found: list[list[int | str]], model: Model, where: Path) -> None:
+    """Check that a graph takes the caches that the runtime will allocate for ``model``."""
+    wanted = [model.num_key_value_heads, model.head_dim]
+    if len(found) != 2 * model.num_hidden_layers or any(shape != wanted for shape in found):
+        raise EngineError(f"{where} and its manifest disagree about the cache", "export it again")
 
 
 class OnnxRuntimeEngine:

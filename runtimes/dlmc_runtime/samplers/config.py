@@ -51,7 +51,7 @@ class SamplerConfig:
         if self.threshold is not None and self.factor is not None:
             raise UsageError("threshold and factor exclude each other", "give only one of them")
 
-    def updated(self, **changes: Any) -> "SamplerConfig":
+    def updated(self, /, **changes: Any) -> "SamplerConfig":
         """Return a copy with every change that is not None.
 
         Raises:

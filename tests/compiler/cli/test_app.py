@@ -134,6 +134,21 @@ def test_an_interrupt_is_quiet(dlmc, verb):
     assert (outcome.status, outcome.out, outcome.err) == (130, "", "")
 
 
+@pytest.mark.parametrize("chained", [True, False])
+def test_an_interrupt_that_a_library_renames_is_quiet(dlmc, verb, chained):
+    def command() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            if chained:
+                raise ImportError("initialization failed") from interrupt
+            raise ImportError("initialization failed")  # noqa: B904
+
+    verb(command)
+    outcome = dlmc("run")
+    assert (outcome.status, outcome.err) == (130, "")
+
+
 def test_a_closed_pipe_is_quiet():
     line = f"{sys.executable} -c 'from dlmc.cli.app import main; main()' recipes show tiny-llada"
     done = subprocess.run(

@@ -35,3 +35,8 @@ def test_results_and_notes_go_to_different_streams(capsys):
     assert captured.out == 'result\n{"ü": [1]}\n'
     assert captured.err == "note\n"
     assert not on_terminal()
+
+
+def test_a_closed_stdout_is_no_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert not on_terminal()

@@ -51,6 +51,21 @@ def test_an_engine_can_be_named(dlmc, engine, part):
     assert list(report["engines"]) == ["onnxruntime-cpu"]
 
 
+@pytest.mark.parametrize("path", [".", "engine.json", "../onnxruntime-cpu"])
+def test_an_engine_can_be_named_from_inside(dlmc, engine, monkeypatch, path):
+    monkeypatch.chdir(engine)
+    assert list(dlmc("inspect", path, "--json").json["engines"]) == ["onnxruntime-cpu"]
+
+
+@pytest.mark.parametrize("name", ["engine.json", "manifest.json"])
+def test_a_path_without_a_folder_before_it_is_no_engine(dlmc, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "engine.json").touch()
+    outcome = dlmc("inspect", name)
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert "is no bundle and no engine" in outcome.err
+
+
 def test_an_engine_of_another_target_does_not_run_here(dlmc, bundle, engine):
     other = engine.with_name("tensorrt")
     shutil.copytree(engine, other)

@@ -126,6 +126,14 @@ def test_no_prompt_on_a_terminal_is_a_usage_error(dlmc, stdin, monkeypatch):
     assert "there is no prompt" in outcome.err
 
 
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_no_prompt_on_a_closed_stdin_is_a_usage_error(dlmc, monkeypatch, arguments):
+    monkeypatch.setattr("sys.stdin", None)
+    outcome = dlmc("run", "bundle", *arguments)
+    assert outcome.status == 2
+    assert "there is no prompt" in outcome.err
+
+
 def test_a_missing_bundle_is_one_sentence(dlmc):
     outcome = dlmc("run", "no-such-bundle", "hi")
     assert outcome.status == 1

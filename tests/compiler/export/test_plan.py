@@ -96,6 +96,7 @@ def test_options_win(options):
         ({"revision": "main"}, "has no revisions"),
         ({"recipe": "no-such-recipe"}, "no recipe"),
         ({"source": None}, "nothing to export"),
+        ({"source": ""}, "'' is neither a folder nor a hub id"),
         ({"source": "no/such/folder/here"}, "neither a folder nor a hub id"),
     ],
 )

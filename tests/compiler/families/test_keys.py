@@ -12,7 +12,7 @@ def test_integer_refuses(value: object):
         Keys({"n": value}).integer("n")
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1", True, None])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, 10**400, "1", True, None])
 def test_number_refuses(value: object):
     with pytest.raises(CheckpointError, match=r"config\.json: 'x' is"):
         Keys({"x": value}).number("x")

@@ -148,6 +148,15 @@ def test_a_graph_must_have_the_inputs_and_outputs_of_its_manifest(root):
         reload(root, flat)
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_key_value_heads", "head_dim"])
+@pytest.mark.parametrize("value", [2, 1 << 40])
+def test_a_graph_must_have_the_caches_of_its_manifest(root, key, value):
+    model = {**Bundle.open(root).manifest.model.model_dump(), key: value}
+    handmade.rebind(handmade.seal(root, model=model))
+    with pytest.raises(EngineError, match="disagree about the cache"):
+        engines.load(Bundle.open(root), TARGET)
+
+
 def test_a_graph_that_answers_other_shapes_is_refused(root):
     model = handmade.graph()
     model.graph.node[0].input[1] = "position_ids"  # one answer for each position fed
