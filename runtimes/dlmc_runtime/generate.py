@@ -36,10 +36,14 @@ class Options(TypedDict, total=False):
     keep_cache: bool
 
 
-def _is_one(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+def _is_one(prompt: object) -> TypeGuard[Prompt]:
     if isinstance(prompt, str):
         return True
     return isinstance(prompt, Iterable) and all(isinstance(x, int | np.integer) for x in prompt)
+
+
+def _is_some_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -123,7 +127,7 @@ class Generator:
         ids = self._encode(prompt)
         default = self.manifest.max_new_tokens
         count = default if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens, 1)
-        if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
+        if isinstance(stop, str) or not all(map(_is_some_text, stop)):
             problem = "stop is no list of strings, or one of them is empty"
             raise UsageError(problem, "give texts of at least one character")
         if stop and self.text is None:

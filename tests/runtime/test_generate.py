@@ -184,9 +184,12 @@ def test_prompts_that_cannot_be_served_say_why(generator, codec):
         generator(text=codec).generate("")
     with pytest.raises(RequestError, match="the prompt is empty"):
         made.generate([[1], []])
-    for prompt in ([[1.5]], [["a", 1]], 5, [1, [2]], [1.5], None):
-        with pytest.raises(UsageError, match="neither text nor token ids"):
-            made.generate(prompt)
+
+
+@pytest.mark.parametrize("prompt", [[[1.5]], [["a", 1]], 5, [1, [2]], [1.5], None])
+def test_a_prompt_is_text_or_token_ids(generator, prompt):
+    with pytest.raises(UsageError, match="neither text nor token ids"):
+        generator().generate(prompt)
 
 
 def test_what_the_bundle_lacks_is_refused(generator):
