@@ -52,8 +52,9 @@ def rows_of(
     rows: list[tuple[str | int | float, ...]] = []
     total = 0
     with Generator.load(bundle, target) as generator:
-        config = generator.sampler
-        sampler = f"{config.name}, threshold {config.threshold}"
+        spec = generator.manifest.sampler
+        given = (f"{name} {value}" for name, value in spec.parameters.items())
+        sampler = ", ".join((spec.name, *given))
         about = (bundle.name, target, sampler, seed)
         for task in TASKS:
             drawn = problems(task, random.Random(f"{seed}/{task}"), held_out=True)  # noqa: S311

@@ -81,6 +81,12 @@ def test_ids_closer_than_twice_the_tolerance_may_change_places(states, engine):
     assert _rows([state], tampered)["top_ids"].ok
 
 
+def test_forwards_that_store_nothing_say_nothing_about_the_cache(states, engine):
+    denoising = [state for state in states if not state.stores]
+    assert denoising
+    assert "present" not in _rows(denoising, engine)
+
+
 def test_a_wrong_cache_is_noticed(states, engine):
     def spoil(cache):
         cache.past["past_key_values.1.value"] += 0.5
