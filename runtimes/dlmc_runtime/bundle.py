@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlmc_runtime.errors import BundleError
+from dlmc_runtime.external_data import external_files
 from dlmc_runtime.manifest import (
     MAX_MANIFEST_BYTES,
     EngineRecord,
@@ -16,6 +17,8 @@ from dlmc_runtime.manifest import (
 )
 
 MANIFEST = "manifest.json"
+PARTIAL = ".partial-"
+"""Part of the name of a folder that an export is still writing."""
 
 
 def engine_folder(target: str) -> str:
@@ -87,10 +90,29 @@ class Bundle:
         Raises:
             BundleError: something does not fit; the message names it.
         """
+        if PARTIAL in root.absolute().name:
+            raise BundleError(f"{root} is an export that was interrupted", "delete it")
         text = _read(root / MANIFEST, "a bundle's manifest", "make one with dlmc export")
         manifest = parse_manifest(text, str(root / MANIFEST))
         check_files(root, manifest.files, hashes=hashes)
         return cls(root, manifest, hashlib.sha256(text).hexdigest())
+
+    def check_graph(self, plan: str) -> None:
+        """Check that an ONNX graph of the bundle reads no weights but those the manifest lists.
+
+        Raises:
+            BundleError: it names another file, or is not ONNX.
+        """
+        path = self.root / plan
+        try:
+            strays = external_files(path.read_bytes()) - set(self.manifest.weights)
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{path} cannot be read ({error})", "export it again") from None
+        if strays:
+            raise BundleError(
+                f"{path} reads {min(strays)!r}, which the manifest does not list as weights",
+                "export it again",
+            )
 
     def require_weights(self) -> None:
         """Refuse a bundle that was exported without weights."""

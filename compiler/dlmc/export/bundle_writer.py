@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from dlmc.export.progress import byte_progress
-from dlmc_runtime.bundle import MANIFEST
+from dlmc_runtime.bundle import MANIFEST, PARTIAL
 from dlmc_runtime.errors import DlmcError, UsageError
 from dlmc_runtime.manifest import FileRecord, Manifest
 
@@ -44,7 +44,7 @@ class BundleWriter:
     """Collects a bundle's files in a hidden sibling of ``output``, renamed to it at the end.
 
     Leaving the context without `finish`, for whatever reason, removes everything. A process
-    killed inside it leaves a ``.partial`` folder without a manifest, which nothing loads.
+    killed inside it leaves a folder with `PARTIAL` in its name, which nothing loads.
 
     Raises:
         UsageError: as `check_output`, on entering.
@@ -59,7 +59,7 @@ class BundleWriter:
         check_output(self._output, force=self._force)
         try:
             self._output.parent.mkdir(parents=True, exist_ok=True)
-            prefix = f".{self._output.name}.partial-"
+            prefix = f".{self._output.name}{PARTIAL}"
             self.root = Path(tempfile.mkdtemp(prefix=prefix, dir=self._output.parent))
             self.root.chmod(0o755)
         except OSError as error:

@@ -27,8 +27,10 @@ def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
     """Open a session on a graph of the bundle.
 
     Raises:
+        BundleError: the graph reads files that the manifest does not list.
         EngineError: ONNX Runtime refuses the graph, or it lacks what the manifest promises.
     """
+    bundle.check_graph(plan)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _NOTHING_BUT_CRASHES
     path = bundle.root / plan

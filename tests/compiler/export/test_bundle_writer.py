@@ -205,6 +205,7 @@ def test_a_parent_that_is_a_file_is_one_sentence(source):
 KILLED = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from dlmc.export import bundle_writer
 from dlmc.export.bundle_writer import BundleWriter
 
@@ -218,11 +219,14 @@ with BundleWriter(output) as bundle:
     bundle.link(source, "weights/model.safetensors")
     if stage == "hash":
         bundle_writer.file_record = wait
-    bundle.finish(wait)
+    if stage == "publish":
+        BundleWriter._publish = wait
+    whole = SimpleNamespace(model_dump_json=lambda indent: "{}")
+    bundle.finish(wait if stage == "manifest" else lambda files: whole)
 """
 
 
-@pytest.mark.parametrize("stage", ["hash", "manifest"])
+@pytest.mark.parametrize("stage", ["hash", "manifest", "publish"])
 def test_a_killed_process_leaves_nothing_that_loads(output, source, stage):
     command = [sys.executable, "-c", KILLED, str(output), str(source), stage]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -232,7 +236,8 @@ def test_a_killed_process_leaves_nothing_that_loads(output, source, stage):
     assert not output.exists()
     (partial,) = output.parent.iterdir()
     assert partial.name.startswith(".bundle.partial-")
-    with pytest.raises(BundleError, match="manifest"):
+    assert (partial / "manifest.json").exists() == (stage == "publish")
+    with pytest.raises(BundleError, match="interrupted"):
         Bundle.open(partial)
     assert source.read_bytes() == b"weights" * 1000
     make(output, source)  # what the killed one left is not in the way
