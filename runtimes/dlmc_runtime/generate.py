@@ -127,7 +127,7 @@ class Generator:
         ids = self._encode(prompt)
         default = self.manifest.max_new_tokens
         count = default if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens, 1)
-        if isinstance(stop, str) or not all(map(_is_some_text, stop)):
+        if not isinstance(stop, list | tuple) or not all(map(_is_some_text, stop)):
             problem = "stop is no list of strings, or one of them is empty"
             raise UsageError(problem, "give texts of at least one character")
         if stop and self.text is None:
@@ -138,7 +138,9 @@ class Generator:
                 f"prompt ({len(ids)} tokens) and answer ({count}) exceed the model's {limit}",
                 "shorten the prompt or ask for fewer tokens",
             )
-        config = sampler or self.sampler
+        config = self.sampler if sampler is None else sampler
+        if not isinstance(config, SamplerConfig):
+            raise UsageError(f"sampler is {config!r}", "give a SamplerConfig")
         self._check(config)
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)

@@ -32,6 +32,9 @@ _MAX_PRODUCT = 1 << 28
 _WIDTH = re.compile(r"\d{6}|%[^a-zA-Z]*\*|\{[^{}]*\{")
 _MAX_EXCERPT = 200
 
+# Their cost is not bounded by what goes in, and no released chat template uses them.
+_COSTLY_FILTERS = ("batch", "pprint", "slice", "urlize", "wordwrap")
+
 _HINT = "give the prompt as plain text, or fix the template"
 
 
@@ -112,6 +115,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         priced = {name: self._priced(function) for name, function in self.filters.items()}
         self.filters.update(priced, tojson=_tojson, _counted=self._counted)
         del self.globals["lipsum"]  # writes as much as it is asked for
+        for name in _COSTLY_FILTERS:
+            del self.filters[name]
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -120,11 +125,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return template
 
     def _paid(self, value: Any) -> Any:
-        """Charge one step for ``value``, and more for a long one."""
+        """Charge one step for ``value``, and more for a long one: a list costs its elements."""
         length = len(value) if isinstance(value, Sequence) else 0
         if length > MAX_CHARACTERS:
             raise SecurityError(f"it makes a value of more than {MAX_CHARACTERS} characters")
-        self.budget -= 1 + length // _CHARACTERS_A_STEP
+        self.budget -= 1 + (length // _CHARACTERS_A_STEP if isinstance(value, str) else length)
         if self.budget < 0:
             raise SecurityError(f"it takes more than {MAX_STEPS} steps")
         return value
@@ -166,6 +171,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator."""
         if operator in {"*", "**"}:
+            if isinstance(left, list | tuple) or isinstance(right, list | tuple):
+                # Copies share their elements: a short expression makes a list of endless text.
+                raise SecurityError("it repeats a list")
             _affordable(left, right)
         if operator == "%":
             _plain_format(left)

@@ -87,7 +87,11 @@ def test_strftime_now_writes_the_local_date():
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "without end"),
         ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
          "{{ f(40) }}", "steps"),
-        ("{{ [1] | slice(2 * 10**8) | list }}", "steps"),
+        ("{{ [1] | slice(2 * 10**8) | list }}", "No filter named 'slice'"),
+        ("{{ [1] | batch(2 * 10**8, 1) | list }}", "No filter named 'batch'"),
+        ("{{ [[['a'] * 9999] * 9999] * 9999 }}", "repeats a list"),
+        ("{{ 9999 * ('a',) }}", "repeats a list"),
+        ("{{ ('a' * 5000000) | list | sort }}", "steps"),
         ("{{ lipsum(n=10**7) }}", "is undefined"),
         ("{% include 'x' %}", "fails"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
@@ -95,12 +99,10 @@ def test_strftime_now_writes_the_local_date():
     ],
 )  # fmt: skip
 def test_a_hostile_template_ends_in_one_sentence(source, words):
-    began = time.monotonic()
     with pytest.raises(DlmcError) as caught:
         render(source)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - began < 30
 
 
 def test_a_syntax_error_names_the_line():
