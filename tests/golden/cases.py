@@ -60,6 +60,14 @@ class Plan:
     suppress: tuple[int, ...] = ()
     exported_block: int | None = None
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether a schedule sets the pace, the same for all rows, and not confidence."""
+        sampler = self.sampler
+        free = sampler.threshold, sampler.factor
+        paced = free == (None, None) and sampler.name != "low_confidence_dynamic"
+        return paced and not self.stop_ids
+
 
 def packs() -> list[Path]:
     """Return every pack's folder."""

@@ -45,9 +45,28 @@ def test_recorded_run(case, built):
             canvases.append([row.canvas.tolist() for row in batch.rows])
     with_engine.close()
     assert canvases[-1] == recorded.finals
-    assert forwards == recorded.forwards
-    if recorded.canvases is not None:
-        assert canvases == recorded.canvases
+    if len(requests) == 1 or plan.scheduled:
+        assert forwards == recorded.forwards
+        assert recorded.canvases in (None, canvases)
+    else:
+        # A row that has finished its block before the others waits for them in the references.
+        # Here it goes on: the same states, in fewer forwards.
+        assert forwards <= recorded.forwards
+        assert recorded.canvases is None or _by_row(canvases) == _by_row(recorded.canvases)
+
+
+def _by_row(canvases):
+    """Return, row by row, the states of a run without repetitions."""
+    return [
+        [state for i, state in enumerate(row) if i == 0 or state != row[i - 1]]
+        for row in zip(*canvases, strict=True)
+    ]
+
+
+def test_states_by_row_leave_out_repetitions():
+    first, second, third = [1, 9], [1, 2], [3, 2]
+    waiting = [[first, first], [second, first], [second, third]]
+    assert _by_row(waiting) == [[first, second], [first, third]]
 
 
 def test_supported_packs_have_runs():
