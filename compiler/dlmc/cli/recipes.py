@@ -76,7 +76,8 @@ def show(name: Name, as_json: AsJson = False) -> None:
 def cp(
     name: Name,
     destination: Annotated[
-        Path, typer.Argument(help="A folder, or a file that ends in .yaml.")
+        Path,
+        typer.Argument(metavar="DESTINATION", help="A folder, or a file that ends in .yaml."),
     ] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
@@ -99,14 +100,17 @@ def cp(
 @app.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]...", help="By default all.")
+        list[str] | None, typer.Argument(metavar="RECIPE", help="By default all.")
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Bring the tables in the READMEs up to date.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that recipes fit their families and that the README tables are current."""
+    """Check recipes against their families.
+
+    Without arguments: all recipes, and the tables in the READMEs of their folders.
+    """
     found = {name: check_recipe(catalog.find(name)) for name in names or catalog.list_recipes()}
     if not names:
         found |= _check_tables(write=write)

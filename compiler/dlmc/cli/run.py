@@ -32,7 +32,8 @@ View = Callable[["Event"], object]
 def command(
     bundle: BundlePath,
     prompt: Annotated[
-        str | None, typer.Argument(help="What to answer; read from stdin where absent or -.")
+        str | None,
+        typer.Argument(metavar="PROMPT", help="What to answer; read from stdin if absent or -."),
     ] = None,
     chat: Annotated[
         bool | None,
@@ -88,7 +89,8 @@ def command(
     if as_json:
         say_json(report(result, seed, config))
     else:
-        say("" if streaming else result.text)
+        shown = harmless(result.text) if on_terminal() else result.text
+        say("" if streaming else shown)
     if stats or (on_terminal() and not as_json):
         note(speed(result))
 
@@ -102,7 +104,7 @@ def read_prompt(argument: str | None) -> str:
     if argument is not None and argument != "-":
         prompt = argument
     elif sys.stdin is None or (argument is None and sys.stdin.isatty()):  # None: it was closed
-        raise UsageError("there is no prompt", "give it as an argument or pipe it in")
+        raise UsageError("there is no prompt", "give one after BUNDLE or pipe it in")
     else:
         data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
         if len(data) > MAX_PROMPT_BYTES:
@@ -113,7 +115,7 @@ def read_prompt(argument: str | None) -> str:
             problem = f"standard input is not UTF-8 at byte {error.start}"
             raise UsageError(problem, "convert it first") from None
     if not prompt:
-        raise UsageError("the prompt is empty", "say something")
+        raise UsageError("the prompt is empty", "give one after BUNDLE or pipe it in")
     return prompt
 
 
@@ -189,7 +191,11 @@ def report(result: "Result", seed: int, sampler: "SamplerConfig") -> dict[str, A
 def speed(result: "Result") -> str:
     """Return one line about an answer's cost."""
     return (
-        f"{len(result.tokens)} tokens in {result.forwards} forwards, "
+        f"{_count(len(result.tokens), 'token')} in {_count(result.forwards, 'forward')}, "
         f"{result.tokens_per_forward:.2f} tokens per forward, "
         f"{result.tokens_per_second:.1f} tokens per second ({result.finish_reason})"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -14,7 +14,7 @@ Size = Annotated[
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file of a recipe.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Checkpoint folder to write.")],
     layers: Size = None,
     hidden: Size = None,

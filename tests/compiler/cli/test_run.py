@@ -19,6 +19,12 @@ def test_a_terminal_gets_a_stream_and_the_speed(dlmc, generator, monkeypatch):
     )
 
 
+def test_a_watched_answer_cannot_steer_the_terminal(dlmc, generator, monkeypatch):
+    monkeypatch.setattr("dlmc.cli.run.on_terminal", lambda: True)
+    monkeypatch.setattr("dlmc.cli.run.harmless", lambda text: f"<{text}>")
+    assert dlmc("run", "bundle", "hi", "--watch").out == "<grün>\n"
+
+
 @pytest.mark.parametrize("option", ["-v", "--stats"])
 def test_the_speed_can_be_asked_for(dlmc, generator, option):
     assert "5 tokens in 3 forwards" in dlmc("run", "bundle", "hi", option).err
