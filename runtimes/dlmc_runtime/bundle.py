@@ -37,9 +37,9 @@ def _read(path: Path, what: str, hint: str) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(f"{what} not found at {path}", hint) from None
+        raise BundleError(f"no {what} found at {path}", hint) from None
     except OSError as error:
-        raise BundleError(f"{what} at {path} cannot be read ({error.strerror})", hint) from None
+        raise BundleError(f"the {what} at {path} cannot be read ({error.strerror})", hint) from None
 
 
 def check_files(root: Path, files: Mapping[str, FileRecord], *, hashes: bool = True) -> None:
@@ -92,7 +92,7 @@ class Bundle:
         """
         if PARTIAL in root.absolute().name:
             raise BundleError(f"{root} is an export that was interrupted", "delete it")
-        text = _read(root / MANIFEST, "a bundle's manifest", "make one with dlmc export")
+        text = _read(root / MANIFEST, "bundle manifest", "make a bundle with dlmc export")
         manifest = parse_manifest(text, str(root / MANIFEST))
         check_files(root, manifest.files, hashes=hashes)
         return cls(root, manifest, hashlib.sha256(text).hexdigest())
@@ -135,7 +135,7 @@ class Bundle:
         command = f"run dlmc build {self.root} --target {target}"
         built = ", ".join(self.engine_targets()) or "none"
         text = _read(
-            folder / "engine.json", f"an engine for {target}", f"{command} (built here: {built})"
+            folder / "engine.json", f"engine for {target}", f"{command} (built here: {built})"
         )
         record = parse_engine_record(text, str(folder / "engine.json"))
         if record.target != target or record.manifest_sha256 != self.manifest_sha256:

@@ -44,7 +44,7 @@ def command(
     if as_json:
         say_json(report(plan, built=not dry_run))
     elif not dry_run:
-        say(f"built: dlmc run {bundle} --target {target}")
+        say(f"built; next: dlmc run {bundle} --target {target}")
 
 
 def parse_batch(text: str | None) -> tuple[int, ...] | None:

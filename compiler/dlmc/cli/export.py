@@ -37,7 +37,7 @@ def command(
     ] = False,
     suppress: Annotated[
         list[int] | None,
-        typer.Option(metavar="ID", help="Never predict this id; may be repeated."),
+        typer.Option(metavar="ID", help="Never predict this id; repeatable."),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Take defaults from this recipe (name or file).")
@@ -49,7 +49,8 @@ def command(
         bool, typer.Option("--dry-run", help="Only show what would be exported.")
     ] = False,
     no_weights: Annotated[
-        bool, typer.Option("--no-weights", help="Only the graph; config.json is enough.")
+        bool,
+        typer.Option("--no-weights", help="Write no weights, need none: to inspect, not to run."),
     ] = False,
     no_tokenizer: Annotated[
         bool, typer.Option("--no-tokenizer", help="The bundle takes token ids instead of text.")
@@ -109,7 +110,7 @@ def _conclude(plan: "ExportPlan", *, dry_run: bool, as_json: bool) -> None:
     elif dry_run:
         say(f"would export to {output}")
     elif plan.options.weights:
-        say(f"exported: dlmc build {output}")
+        say(f"exported; next: dlmc build {output}")
     else:
         say(f"exported without weights: {output}")
 

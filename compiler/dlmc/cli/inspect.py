@@ -51,7 +51,8 @@ def locate(path: Path) -> tuple[Path, str | None]:
     if (folder / "engine.json").exists() and (folder / "../.." / MANIFEST).exists():
         engine = folder.resolve()
         return engine.parents[1], engine.name
-    raise BundleError(f"{path} is no bundle and no engine", "make one with dlmc export")
+    problem = "is no bundle and no engine" if path.exists() else "does not exist"
+    raise BundleError(f"{path} {problem}", "make a bundle with dlmc export")
 
 
 def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -> dict[str, Any]:
@@ -130,7 +131,8 @@ def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:
         ["parameters", f"{weights(model['parameters'])}, {_bytes(memory_of_weights)} in memory"],
         ["network", f"{model['num_hidden_layers']} layers of {model['hidden_size']}, heads {heads} "
          f"of {model['head_dim']}, vocabulary {model['vocab_size']}"],
-        ["tokens", ", ".join(f"{name} {value}" for name, value in tokens.items())],
+        ["tokens", ", ".join(f"{name} {value}" for name, value in tokens.items()
+                             if value is not None)],
         ["sampler", ", ".join([report["sampler"]["name"], *sampler])],
         ["chat", "yes" if (report["text"] or {}).get("chat_template") else "no template"],
         ["source", report["provenance"]["source"]],

@@ -32,7 +32,7 @@ class _Worst:
             self.difference = float(gap[index])
             place = ",".join(map(str, index))
             self.where = (
-                f"forward {forward} [{place}]: {ours[index]:.6g}, not {reference[index]:.6g}"
+                f"forward {forward} [{place}]: {ours[index]:.8g}, not {reference[index]:.8g}"
             )
 
     def ids(self, forward: int, ours: np.ndarray, reference: np.ndarray, sure: np.ndarray) -> None:

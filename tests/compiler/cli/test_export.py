@@ -39,7 +39,7 @@ def asked(monkeypatch) -> list[ExportOptions]:
 def test_makes_a_bundle(dlmc, source, output):
     done = dlmc("export", source, "-o", str(output), "--no-tokenizer")
     assert done.status == 0
-    assert done.out == f"exported: dlmc build {output}\n"
+    assert done.out == f"exported; next: dlmc build {output}\n"
     assert "family      sdar (SDARForCausalLM)" in done.err
     assert Bundle.open(output).manifest.family == "sdar"
 

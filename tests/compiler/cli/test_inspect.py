@@ -63,7 +63,7 @@ def test_a_path_without_a_folder_before_it_is_no_engine(dlmc, tmp_path, monkeypa
     (tmp_path / "engine.json").touch()
     outcome = dlmc("inspect", name)
     assert (outcome.status, outcome.err.count("\n")) == (1, 1)
-    assert "is no bundle and no engine" in outcome.err
+    assert outcome.err.endswith("make a bundle with dlmc export\n")
 
 
 def test_an_engine_of_another_target_does_not_run_here(dlmc, bundle, engine):
@@ -97,8 +97,10 @@ def test_verify_reads_every_file(dlmc, bundle):
     assert "denoiser.onnx" in outcome.err
 
 
-@pytest.mark.parametrize("path", ["nowhere", "."])
-def test_what_is_no_bundle_is_one_sentence(dlmc, tmp_path, path):
+@pytest.mark.parametrize(
+    ("path", "problem"), [("nowhere", "does not exist"), (".", "is no bundle and no engine")]
+)
+def test_what_is_no_bundle_is_one_sentence(dlmc, tmp_path, path, problem):
     outcome = dlmc("inspect", str(tmp_path / path))
     assert outcome.status == 1
-    assert outcome.err.endswith("is no bundle and no engine: make one with dlmc export\n")
+    assert outcome.err.endswith(f"{problem}: make a bundle with dlmc export\n")

@@ -54,7 +54,7 @@ def test_a_build_replaces_the_one_before(root):
 def test_what_cannot_be_built_is_refused_by_the_plan(root, tmp_path):
     with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnx"):
         plan_build(root, "abacus", ProfileRequest())
-    with pytest.raises(BundleError, match="not found at"):
+    with pytest.raises(BundleError, match="no bundle manifest found at"):
         plan_build(tmp_path / "nothing", TARGET, ProfileRequest())
     with pytest.raises(BundleError, match="has no weights"):
         plan_build(handmade.seal(root, weights=()), TARGET, ProfileRequest())

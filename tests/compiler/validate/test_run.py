@@ -30,7 +30,7 @@ def test_generations_of_other_lengths_are_named():
 
 
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path):
-    with pytest.raises(BundleError, match="not found"):
+    with pytest.raises(BundleError, match="no bundle manifest found"):
         validate_bundle(tmp_path / "nothing", "onnxruntime-cpu")
 
 

@@ -109,7 +109,7 @@ def test_an_unknown_target_lists_the_known_ones(original):
 
 def test_an_engine_needs_weights_and_a_build(root):
     shutil.rmtree(root / "engines")
-    with pytest.raises(BundleError, match="an engine for onnxruntime-cpu not found"):
+    with pytest.raises(BundleError, match="no engine for onnxruntime-cpu found"):
         engines.load(Bundle.open(root), TARGET)
     handmade.seal(root, weights=())
     with pytest.raises(BundleError, match="has no weights"):
