@@ -20,6 +20,7 @@ from dlmc.cli.console import (
     say_json,
 )
 from dlmc_runtime.errors import UsageError
+from dlmc_runtime.samplers import HEEDED, SAMPLERS
 
 if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
@@ -41,12 +42,24 @@ def command(
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="Which sampler commits positions.")] = None,
+    sampler: Annotated[
+        str | None, typer.Option(help=f"Which one commits positions: {', '.join(SAMPLERS)}.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Forwards per block.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Commit every position at least this sure.")
     ] = None,
+    factor: Annotated[
+        float | None, typer.Option(help="Bound of Fast-dLLM's parallel decoding.")
+    ] = None,
+    block_length: Annotated[
+        int | None, typer.Option(help="Positions denoised together (LLaDA only).")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the best token.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among this many best tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw among the tokens of this much probability.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     stop: Annotated[
         list[str] | None,
@@ -68,7 +81,15 @@ def command(
     """
     from dlmc_runtime import Generator, SamplerConfig
 
-    given = {"steps": steps, "threshold": threshold, "temperature": temperature}
+    given = {
+        "steps": steps,
+        "threshold": threshold,
+        "factor": factor,
+        "block_length": block_length,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
     SamplerConfig().updated(name=sampler, **given)  # a mistake is found before a load of minutes
     if system is not None and chat is False:
         raise UsageError("--system needs a chat", "leave out --no-chat")
@@ -140,13 +161,19 @@ def choose_sampler(
 ) -> "SamplerConfig":
     """Return the bundle's sampler with what the command line changes.
 
-    Another sampler starts from its own defaults, and a given number of steps replaces the
-    bundle's threshold where the sampler knows only one of them.
+    Another sampler starts from its own defaults. Steps, threshold and factor are three ways to set
+    the pace of LLaDA's sampler: one that is given replaces the bundle's.
+
+    Raises:
+        UsageError: the sampler heeds no such option.
     """
     if name is not None and name != default.name:
-        return type(default)(name=name).updated(**given)
-    if given["steps"] is not None and default.name in {"low_confidence", "random"}:
-        default = replace(default, threshold=None, factor=None)
+        default = type(default)(name=name)
+    paces = {key for key in ("steps", "threshold", "factor") if given.get(key) is not None}
+    for key in sorted(paces - {"steps"} - HEEDED[default.name]):
+        raise UsageError(f"{default.name} takes no {key}", "leave it out or name another sampler")
+    if paces and "factor" in HEEDED[default.name]:
+        default = replace(default, steps=None, threshold=None, factor=None)
     return default.updated(**given)
 
 

@@ -10,8 +10,8 @@ class ExportOptions:
     """All choices of one export; None leaves a choice to the recipe, then to the family.
 
     Attributes:
-        source: a checkpoint folder or a hub id; None takes the recipe's, or, without weights and
-            tokenizer, the recipe's configuration alone.
+        source: a checkpoint folder or a hub id; None takes the recipe's, or, without weights,
+            the recipe's configuration alone and no tokenizer.
         output: the folder to make.
         family: name of the family, where the checkpoint does not tell.
         mask_id: id of the mask token.

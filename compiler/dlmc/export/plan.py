@@ -95,7 +95,8 @@ def plan_export(options: ExportOptions) -> ExportPlan:
     overrides = _overrides(options, recipe)
     spec = family.read(checkpoint.config, checkpoint.generation_config, overrides)
     suppressed = _suppressed(options, spec)
-    text = read_text(checkpoint, spec.denoiser.vocab_size) if options.tokenizer else None
+    wanted = options.tokenizer and resolved is not None  # a recipe has no tokenizer
+    text = read_text(checkpoint, spec.denoiser.vocab_size) if wanted else None
     return ExportPlan(
         options=options,
         source=_name_source(resolved, recipe),
@@ -122,14 +123,13 @@ def _open(
     """Open the checkpoint, or imagine one from a recipe where its configuration is enough."""
     if options.source is None and recipe is None:
         raise UsageError("there is nothing to export", "give a checkpoint or a --recipe")
-    if options.source is None and recipe and not (options.weights or options.tokenizer):
+    if options.source is None and recipe and not options.weights:
         config, generation = recipe.config, recipe.generation_config
         return Checkpoint(Path(), config, generation_config=generation), None
     source = recipe.source if options.source is None and recipe else options.source
     if source is None:
         raise UsageError(
-            f"recipe {options.recipe} names no checkpoint",
-            "give one, or pass --no-weights --no-tokenizer",
+            f"recipe {options.recipe} names no checkpoint", "give one, or pass --no-weights"
         )
     resolved = resolve(source, options.revision, weights=options.weights)
     opened = Checkpoint.open(resolved.path, weights=options.weights, tokenizer=options.tokenizer)

@@ -15,6 +15,15 @@ SAMPLERS: dict[str, tuple[str, str]] = {
     "sequential": ("sdar", "Sequential"),
 }
 
+# Options of `SamplerConfig` that only some samplers heed.
+HEEDED: dict[str, frozenset[str]] = {
+    "low_confidence": frozenset({"threshold", "factor"}),
+    "random": frozenset(),
+    "low_confidence_static": frozenset(),
+    "low_confidence_dynamic": frozenset({"threshold"}),
+    "sequential": frozenset(),
+}
+
 
 def build(config: "SamplerConfig") -> "Sampler":
     """Return the sampler a configuration names."""

@@ -1,6 +1,8 @@
 import pytest
 
 from dlmc.cli.run import MAX_PROMPT_BYTES, choose_sampler
+from dlmc_runtime.errors import UsageError
+from dlmc_runtime.samplers import HEEDED, SAMPLERS
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -168,8 +170,34 @@ def test_watch_prints_one_line_per_forward_in_a_pipe(dlmc, generator):
             {"steps": 2},
             SamplerConfig("low_confidence_dynamic", threshold=0.9, steps=2),
         ),
+        (
+            SamplerConfig(threshold=0.9, block_length=16),
+            None,
+            {"factor": 1.0, "top_p": 0.9},
+            SamplerConfig(factor=1.0, block_length=16, top_p=0.9),
+        ),
+        (SamplerConfig(steps=4), None, {"threshold": 0.8}, SamplerConfig(threshold=0.8)),
     ],
 )
 def test_the_sampler_is_the_bundles_unless_something_is_given(default, name, given, expected):
     options = {"steps": None, "threshold": None, "temperature": None, **given}
     assert choose_sampler(default, name, options) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("random", {"threshold": 0.9}),
+        ("sequential", {"threshold": 0.9}),
+        ("low_confidence_static", {"factor": 1.0}),
+        ("low_confidence_dynamic", {"factor": 1.0}),
+    ],
+)
+def test_an_option_that_a_sampler_does_not_heed_is_refused(name, given):
+    (option,) = given
+    with pytest.raises(UsageError, match=f"{name} takes no {option}"):
+        choose_sampler(SamplerConfig(), name, given)
+
+
+def test_every_sampler_says_what_it_heeds():
+    assert HEEDED.keys() == SAMPLERS.keys()

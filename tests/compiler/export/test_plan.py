@@ -162,9 +162,9 @@ def test_a_recipe_decides_what_options_leave_open(options, recipe):
 
 
 def test_a_recipe_alone_is_enough_for_a_graph(options, recipe):
-    alone = replace(options, source=None, recipe=recipe(), weights=False, tokenizer=False)
+    alone = replace(options, source=None, recipe=recipe(), weights=False, tokenizer=True)
     plan = plan_export(alone)
-    assert plan.source == "random"
+    assert (plan.source, plan.text) == ("random", None)
     assert plan.spec.denoiser.vocab_size == 300
 
 
