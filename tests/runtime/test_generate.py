@@ -237,5 +237,5 @@ def test_a_generator_closes_its_engine(generator):
 
 
 def test_a_missing_bundle_says_how_to_make_one(tmp_path):
-    with pytest.raises(BundleError, match=r"not found.*dlmc export"):
+    with pytest.raises(BundleError, match=r"no bundle manifest found.*dlmc export"):
         Generator.load(tmp_path / "nothing")
