@@ -92,10 +92,19 @@ class Generator:
             BundleError: the bundle is damaged, unsafe, or of a newer version.
             EngineError: no engine was built for the target, or it does not run here.
         """
-        opened = Bundle.open(Path(bundle))
-        spec = opened.manifest.text
-        text = None if spec is None else TextCodec.load(opened.root, spec)
-        return cls(engines.load(opened, target), text)
+        return cls.of(Bundle.open(Path(bundle)), target)
+
+    @classmethod
+    def of(cls, bundle: Bundle, target: str) -> "Generator":
+        """Load the engine for ``target`` of a bundle that was opened, and so checked, already.
+
+        Raises:
+            BundleError: as `load`.
+            EngineError: as `load`.
+        """
+        spec = bundle.manifest.text
+        text = None if spec is None else TextCodec.load(bundle.root, spec)
+        return cls(engines.load(bundle, target), text)
 
     @property
     def manifest(self) -> Manifest:

@@ -47,7 +47,7 @@ def validate_bundle(
         EngineError: the engine does not load or fails, or the report cannot be written.
     """
     bundle = Bundle.open(root)
-    with Generator.load(root, target) as generator:
+    with Generator.of(bundle, target) as generator:
         engine = load_reference(bundle, generator.profiles)
         recorder = RecordingEngine(engine)
         reference = Generator(recorder, generator.text)
