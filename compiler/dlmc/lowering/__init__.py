@@ -1,0 +1,1 @@
+"""From a bundle's graph to the graph a target builds: precision and quantization."""

@@ -1,0 +1,87 @@
+"""Which nodes compute in float32 whatever the precision of the graph around them."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+NORMS = frozenset({"RMSNormalization", "LayerNormalization", "SimplifiedLayerNormalization"})
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+_ANGLES = frozenset({"Cos", "Sin"})
+_ROTATIONS = frozenset({"RotaryEmbedding"})
+_ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Neg"})
+
+# What only moves values: exact in any precision, so it follows those who read its result.
+_MOVES = frozenset(
+    {"Transpose", "Reshape", "Slice", "Concat", "Squeeze", "Unsqueeze", "Expand", "Split", "Neg"}
+)
+
+HEAD_INPUTS = ("head_rows", "temperature", "uniform")
+
+
+def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes that stay in float32, decided by operator and structure.
+
+    - norms and softmax, by operator;
+    - rotary embedding: whatever cosines and sines are made from, and the products and sums they
+      go into;
+    - the head: whatever depends on the rows it is asked for, on temperature or on the random
+      numbers;
+    - whatever makes floats from other types, such as the positions that angles are made from;
+    - whatever only moves values that nobody but the above reads, so that no value is rounded on
+      the way from one to the next.
+    """
+    islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS or _makes_floats(n)}
+    islands |= _rotation(graph) | _head(graph)
+    for node in reversed(list(graph)):
+        if node.op_type in _MOVES and _floats(node.outputs) and _only_read_by(node, islands):
+            islands.add(node)
+    return islands
+
+
+def _makes_floats(node: ir.Node) -> bool:
+    """Whether ``node`` is no cast of a weight, and makes floats from values of other types."""
+    takes = any(value is not None and _is_float(value) for value in node.inputs)
+    return bool(_floats(node.outputs)) and not takes
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def _floats(values: Iterable[ir.Value]) -> list[ir.Value]:
+    return [value for value in values if _is_float(value)]
+
+
+def _rotation(graph: ir.Graph) -> set[ir.Node]:
+    seeds = [node for node in graph if node.op_type in _ANGLES]
+    found, stack = set(seeds), list(seeds)
+    while stack:  # what the angles are made from
+        for maker in stack.pop().predecessors():
+            if maker not in found and _floats(maker.outputs):
+                found.add(maker)
+                stack.append(maker)
+    stack = list(seeds)
+    while stack:  # what they are multiplied with, and the sum of that
+        for user in stack.pop().successors():
+            if user not in found and user.op_type in _ARITHMETIC:
+                found.add(user)
+                stack.append(user)
+    return found
+
+
+def _head(graph: ir.Graph) -> set[ir.Node]:
+    found: set[ir.Node] = set()
+    values = [value for value in graph.inputs if value.name in HEAD_INPUTS]
+    while values:
+        for use in values.pop().uses():
+            # A size says nothing about values, and the optimizer takes it from any input.
+            if use.node not in found and use.node.op_type != "Shape":
+                found.add(use.node)
+                values += use.node.outputs
+    return found
+
+
+def _only_read_by(node: ir.Node, readers: set[ir.Node]) -> bool:
+    uses = [use.node for value in node.outputs for use in value.uses()]
+    left = any(value.is_graph_output() for value in node.outputs)
+    return bool(uses) and not left and all(user in readers for user in uses)

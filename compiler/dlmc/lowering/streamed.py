@@ -1,0 +1,114 @@
+"""Tensors that are computed from a weight piece by piece, when they are written."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from dlmc_runtime.errors import BundleError, CheckpointError
+
+PIECE = 1 << 22
+"""Values in memory at a time: rows of a weight are read until there are so many, at least one."""
+
+NIBBLE = 4
+
+Pieces = Callable[[], Iterator[NDArray[Any]]]
+
+
+class Streamed(ir.LazyTensor):
+    """A tensor whose values are made when asked for, in pieces along its first axis.
+
+    Args:
+        dtype: what an engine reads; 4-bit values come one a byte and are packed in pairs.
+        shape: what an engine reads.
+        pieces: yields arrays that hold the values in order, whatever shape each has.
+        name: of the initializer.
+    """
+
+    def __init__(
+        self, dtype: ir.DataType, shape: tuple[int, ...], pieces: Pieces, name: str
+    ) -> None:
+        super().__init__(self._whole, dtype, ir.Shape(shape), name=name)
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces, as a file holds them: little-endian, 4-bit values in pairs."""
+        if self.dtype.bitwidth != NIBBLE:
+            for piece in self._pieces():
+                yield piece.tobytes()
+            return
+        odd = np.zeros(0, np.uint8)
+        for piece in self._pieces():
+            nibbles = np.concatenate((odd, piece.reshape(-1).astype(np.int8).view(np.uint8)))
+            even = len(nibbles) // 2 * 2
+            odd = nibbles[even:]
+            yield pack(nibbles[:even]).tobytes()
+        if len(odd):
+            yield pack(np.append(odd, np.uint8(0))).tobytes()
+
+    def _whole(self) -> ir.TensorProtocol:
+        """Return all values at once: for small tensors, and for tests."""
+        values = np.concatenate([piece.reshape(-1) for piece in self._pieces()])
+        values = values.astype(self.dtype.numpy(), copy=False).reshape(self.shape.numpy())
+        return ir.Tensor(values, dtype=self.dtype, name=self.name)
+
+
+def pack(nibbles: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pack an even number of 4-bit values in pairs, the first in the low half of its byte."""
+    low, high = nibbles[::2] & np.uint8(0xF), nibbles[1::2] << np.uint8(4)
+    packed: NDArray[np.uint8] = np.bitwise_or(low, high)
+    return packed
+
+
+def rows(source: ir.TensorProtocol) -> Iterator[NDArray[np.float32]]:
+    """Yield the values of a weight as float32, some rows [r, ...] at a time.
+
+    Raises:
+        BundleError: its file ends before the tensor does.
+        CheckpointError: a value is not a number, or infinite.
+    """
+    values = _mapped(source)
+    step = max(1, PIECE // max(1, int(np.prod(values.shape[1:]))))
+    for start in range(0, len(values), step):
+        piece = np.asarray(values[start : start + step]).astype(np.float32)
+        if not np.isfinite(piece).all():
+            raise CheckpointError(
+                f"the weight {source.name!r} holds values that are no finite numbers",
+                "export a checkpoint that was not damaged in training or conversion",
+            )
+        yield piece
+
+
+def _mapped(source: ir.TensorProtocol) -> NDArray[Any]:
+    """Return a weight [n, ...] without reading it, if it lies in a file."""
+    if not isinstance(source, ir.ExternalTensor):
+        return np.atleast_1d(source.numpy())
+    shape = source.shape.numpy() or (1,)
+    try:
+        return np.memmap(source.path, source.dtype.numpy(), "r", source.offset or 0, shape)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{source.path} cannot be read ({error})", "export it again") from None
+
+
+def converted(source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> Streamed:
+    """Return ``source`` rounded to ``dtype``, to nearest even.
+
+    Reading it raises:
+        CheckpointError: a value is not finite, or too large for ``dtype``.
+    """
+
+    def pieces() -> Iterator[NDArray[Any]]:
+        for piece in rows(source):
+            with np.errstate(over="ignore"):
+                low = piece.astype(dtype.numpy())
+            if not np.isfinite(low).all():
+                raise CheckpointError(
+                    f"the weight {source.name!r} holds {np.abs(piece).max():g}, which"
+                    f" {dtype.name.lower()} cannot hold",
+                    "lower to bfloat16 instead",
+                )
+            yield low
+
+    return Streamed(dtype, tuple(source.shape.numpy()), pieces, name)

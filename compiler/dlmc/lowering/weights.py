@@ -1,0 +1,29 @@
+"""Finding the weight behind a value of the graph, and changing which bytes it reads."""
+
+import onnx_ir as ir
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def weight_of(value: ir.Value | None) -> ir.Value | None:
+    """Return the float initializer that ``value`` is, or is an export's ``Cast`` of."""
+    if value is None:
+        return None
+    node = value.producer()
+    if node is not None and node.op_type == "Cast":
+        value = node.inputs[0]
+    if value is None or not value.is_initializer() or value.dtype not in _FLOATS:
+        return None
+    return value
+
+
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add an initializer with the name, type and shape of ``tensor``."""
+    value = ir.Value(
+        name=tensor.name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+        const_value=tensor,
+    )
+    graph.register_initializer(value)
+    return value
