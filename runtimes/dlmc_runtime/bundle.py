@@ -1,9 +1,9 @@
 """Opening a bundle: everything is checked before any other library sees a byte of it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dlmc_runtime.errors import BundleError
 from dlmc_runtime.external_data import external_files
@@ -17,13 +17,14 @@ from dlmc_runtime.manifest import (
 )
 
 MANIFEST = "manifest.json"
+ENGINE = "engine.json"
 PARTIAL = ".partial-"
 """Part of the name of a folder that an export is still writing."""
 
 
-def engine_folder(target: str) -> str:
-    """Return where in a bundle the engine for ``target`` lies."""
-    return f"engines/{target}"
+def engine_folder(name: str) -> str:
+    """Return where in a bundle the engine called ``name`` lies."""
+    return f"engines/{name}"
 
 
 def sha256_of(path: Path) -> str:
@@ -78,14 +79,17 @@ class Bundle:
     root: Path
     manifest: Manifest
     manifest_sha256: str
+    weights_checked: bool = False
 
     @classmethod
-    def open(cls, root: Path, *, hashes: bool = True) -> "Bundle":
+    def open(cls, root: Path, *, hashes: bool = True, weights: bool = True) -> "Bundle":
         """Read the manifest and check every file it lists.
 
         Args:
             root: the bundle's folder.
             hashes: also read all files and compare their SHA-256; sizes and paths always are.
+            weights: the weights' too; an engine with weights of its own does not need them, and
+                `check_engine_files` reads them for one that does.
 
         Raises:
             BundleError: something does not fit; the message names it.
@@ -94,24 +98,33 @@ class Bundle:
             raise BundleError(f"{root} is an export that was interrupted", "delete it")
         text = _read(root / MANIFEST, "bundle manifest", "make a bundle with dlmc export")
         manifest = parse_manifest(text, str(root / MANIFEST))
-        check_files(root, manifest.files, hashes=hashes)
-        return cls(root, manifest, hashlib.sha256(text).hexdigest())
+        small = {k: v for k, v in manifest.files.items() if weights or k not in manifest.weights}
+        check_files(root, manifest.files, hashes=False)
+        if hashes:
+            check_files(root, small)
+        return cls(root, manifest, hashlib.sha256(text).hexdigest(), hashes and weights)
 
-    def check_graph(self, plan: str) -> None:
-        """Check that an ONNX graph of the bundle reads no weights but those the manifest lists.
+    def check_graph(self, plan: str, files: Iterable[str] = ()) -> None:
+        """Check that an ONNX graph of the bundle reads no weights but those that are listed.
+
+        Args:
+            plan: the graph.
+            files: what it may read besides the bundle's weights, as an engine's record lists it.
 
         Raises:
             BundleError: it names another file, or is not ONNX.
         """
         path = self.root / plan
+        folder = PurePosixPath(plan).parent
         try:
-            strays = external_files(path.read_bytes()) - set(self.manifest.weights)
+            named = {str(folder / name) for name in external_files(path.read_bytes())}
         except (OSError, ValueError) as error:
             raise BundleError(f"{path} cannot be read ({error})", "export it again") from None
+        strays = named - {*self.manifest.weights, *files}
         if strays:
             raise BundleError(
-                f"{path} reads {min(strays)!r}, which the manifest does not list as weights",
-                "export it again",
+                f"{path} reads {min(strays)!r}, which is not listed as weights",
+                "export or build it again",
             )
 
     def require_weights(self) -> None:
@@ -121,28 +134,67 @@ class Bundle:
                 f"the bundle {self.root} has no weights", "export it without --no-weights"
             )
 
-    def engine_targets(self) -> list[str]:
-        """Return the targets an engine lies here for."""
-        return sorted(path.parent.name for path in self.root.glob("engines/*/engine.json"))
+    def engine_names(self) -> list[str]:
+        """Return the names of the engines that lie here."""
+        found = self.root.glob(f"{engine_folder('*')}/{ENGINE}")
+        return sorted(path.parent.name for path in found if PARTIAL not in path.parent.name)
 
-    def engine(self, target: str) -> EngineRecord:
-        """Read and check the engine record for ``target``.
+    def engine_name(self, name: str) -> str:
+        """Return the full name of the engine that ``name`` means.
+
+        A target means the engine that has its very name, else the only one that was built for it
+        (``openvino-cpu`` may mean ``openvino-cpu-bf16``).
 
         Raises:
-            BundleError: there is none, it belongs to another manifest, or a file does not fit.
+            BundleError: it may mean more than one.
         """
-        folder = self.root / engine_folder(target)
-        command = f"run dlmc build {self.root} --target {target}"
-        built = ", ".join(self.engine_targets()) or "none"
-        text = _read(
-            folder / "engine.json", f"engine for {target}", f"{command} (built here: {built})"
-        )
-        record = parse_engine_record(text, str(folder / "engine.json"))
-        if record.target != target or record.manifest_sha256 != self.manifest_sha256:
-            raise BundleError(f"{folder / 'engine.json'} was built from another bundle", command)
-        if record.plan not in {**self.manifest.files, **record.files}:
+        built = self.engine_names()
+        if name in built:
+            return name
+        meant = [one for one in built if self._record(one, "").target == name]
+        if not meant:
+            return name
+        if len(meant) > 1:
             raise BundleError(
-                f"{folder / 'engine.json'} states no size and hash of {record.plan}", command
+                f"{self.root} holds several engines for {name}", f"name one of {', '.join(meant)}"
             )
-        check_files(self.root, record.files)
+        return meant[0]
+
+    def engine(self, name: str) -> EngineRecord:
+        """Read and check the record of an engine; `check_engine_files` reads its files.
+
+        Args:
+            name: as `engine_name` takes it.
+
+        Raises:
+            BundleError: there is none, it belongs to another manifest, or a file is missing.
+        """
+        full = self.engine_name(name)
+        folder = self.root / engine_folder(full)
+        built = ", ".join(self.engine_names()) or "none"
+        hint = f"run dlmc build {self.root} --target {name} (built here: {built})"
+        record = self._record(full, hint)
+        again = f"run dlmc build {self.root} --target {record.target}"
+        own = full == record.target or full.startswith(f"{record.target}-")
+        if not own or record.manifest_sha256 != self.manifest_sha256:
+            raise BundleError(f"{folder / ENGINE} was built from another bundle", again)
+        if record.plan not in {**self.manifest.files, **record.files}:
+            raise BundleError(f"{folder / ENGINE} states no size and hash of {record.plan}", again)
+        check_files(self.root, record.files, hashes=False)
         return record
+
+    def _record(self, name: str, hint: str) -> EngineRecord:
+        path = self.root / engine_folder(name) / ENGINE
+        return parse_engine_record(_read(path, f"engine for {name}", hint), str(path))
+
+    def check_engine_files(self, record: EngineRecord) -> None:
+        """Read every file that an engine runs from and compare its hash.
+
+        Raises:
+            BundleError: names the first that differs.
+        """
+        files = dict(record.files)
+        if record.plan not in files:  # the bundle's own graph, which reads the bundle's weights
+            own = () if self.weights_checked else self.manifest.weights
+            files |= {name: self.manifest.files[name] for name in own}
+        check_files(self.root, files)

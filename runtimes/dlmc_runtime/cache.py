@@ -1,6 +1,8 @@
 """The context cache: committed keys and values of every row, preallocated per profile."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,20 +10,60 @@ from numpy.typing import NDArray
 from dlmc_runtime.manifest import Model
 
 
-class Cache:
-    """Keys and values on the host, float32 [B,H_kv,C,D] a layer, and how far each row is filled."""
+@dataclass(frozen=True)
+class Contents:
+    """What a cache holds, on the host and in float32 whatever the engine keeps.
 
-    def __init__(self, model: Model, batch: int, size: int) -> None:
+    Attributes:
+        past: [B,H_kv,C,D] by graph input, ``past_key_values.{layer}.key`` and ``.value``.
+        filled: int64 [B], committed positions of each row.
+    """
+
+    past: dict[str, NDArray[np.float32]]
+    filled: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Positions a row can hold (C)."""
+        return int(next(iter(self.past.values())).shape[2])
+
+
+class Cache(Protocol):
+    """An engine's cache for B rows of ``size`` positions; only its engine writes to it."""
+
+    size: int
+    filled: NDArray[np.int64]
+
+    def contents(self) -> Contents:
+        """Return a copy of everything in it."""
+        ...
+
+    def restore(self, contents: Contents) -> None:
+        """Make it hold ``contents``, which came from a cache of the same shape."""
+        ...
+
+
+def cache_names(model: Model) -> list[str]:
+    """Return the graph inputs of a cache, in the graph's order."""
+    return [
+        f"past_key_values.{layer}.{part}"
+        for layer in range(model.num_hidden_layers)
+        for part in ("key", "value")
+    ]
+
+
+class HostCache:
+    """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input."""
+
+    def __init__(
+        self, model: Model, batch: int, size: int, dtype: type[np.floating] = np.float32
+    ) -> None:
         shape = (batch, model.num_key_value_heads, size, model.head_dim)
         self.size = size
-        self.past: dict[str, NDArray[np.float32]] = {
-            f"past_key_values.{layer}.{part}": np.zeros(shape, np.float32)
-            for layer in range(model.num_hidden_layers)
-            for part in ("key", "value")
-        }
+        self.past = {name: np.zeros(shape, dtype) for name in cache_names(model)}
         self.filled = np.zeros(batch, dtype=np.int64)
 
-    def write(self, row: int, count: int, present: Sequence[NDArray[np.float32]]) -> None:
+    def write(self, row: int, count: int, present: Sequence[NDArray[np.floating]]) -> None:
         """Append the first ``count`` positions of ``present`` [B,H_kv,T,D] to a row.
 
         ``present`` lists key and value layer by layer, as the graph's outputs do.
@@ -30,3 +72,14 @@ class Cache:
         for past, own in zip(self.past.values(), present, strict=True):
             past[row, :, start : start + count] = own[row, :, :count]
         self.filled[row] = start + count
+
+    def contents(self) -> Contents:
+        """Return a copy of everything in it."""
+        past = {name: array.astype(np.float32) for name, array in self.past.items()}
+        return Contents(past, self.filled.copy())
+
+    def restore(self, contents: Contents) -> None:
+        """Make it hold ``contents``."""
+        for name, array in contents.past.items():
+            self.past[name][...] = array
+        self.filled[...] = contents.filled

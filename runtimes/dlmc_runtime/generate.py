@@ -86,13 +86,13 @@ class Generator:
 
     @classmethod
     def load(cls, bundle: str | Path, target: str = "onnxruntime-cpu") -> "Generator":
-        """Check a bundle and load its engine for ``target``.
+        """Check a bundle and load its engine for ``target``, a target or an engine's full name.
 
         Raises:
             BundleError: the bundle is damaged, unsafe, or of a newer version.
             EngineError: no engine was built for the target, or it does not run here.
         """
-        return cls.of(Bundle.open(Path(bundle)), target)
+        return cls.of(Bundle.open(Path(bundle), weights=False), target)
 
     @classmethod
     def of(cls, bundle: Bundle, target: str) -> "Generator":

@@ -25,10 +25,13 @@ _SHOWN = 300  # characters of a problem that an error message repeats
 
 Regime = Literal["full", "block", "context"]
 DataType = Literal["int64", "bool", "float32", "float16", "bfloat16"]
+Precision = Literal["float32", "float16", "bfloat16"]
+Quantization = Literal["none", "int8", "int4", "w8a8"]
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
 Natural = Annotated[int, Field(ge=0, le=1 << 40)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ComputeCapability = Annotated[str, Field(pattern=r"^sm[0-9]{2,3}$")]
 
 
 def _inside(path: str) -> str:
@@ -199,16 +202,46 @@ class Manifest(Record):
         return self
 
 
+class Requirements(Record):
+    """What an engine needs of a machine; checked before an engine library sees it.
+
+    Attributes:
+        library: distribution that runs the engine.
+        version: version of it that built the engine.
+        match: how much of the version must agree; ``any`` where the plan is plain ONNX.
+        system: operating system and processor, such as ``linux-x86_64``; None where any will do.
+        compute_capabilities: GPUs it was built for, such as ``sm89``; empty for none or any.
+        newer_gpus: whether GPUs of a later compute capability run it too.
+        memory: bytes on the device for weights and the largest profile.
+    """
+
+    library: str
+    version: str
+    match: Literal["exact", "any"]
+    system: str | None = None
+    compute_capabilities: tuple[ComputeCapability, ...] = ()
+    newer_gpus: bool = False
+    memory: Natural = 0
+
+
 class EngineRecord(Record):
-    """``engine.json``: what `dlmc build` made, for what, from what."""
+    """``engine.json``: what `dlmc build` made, for what, from what.
+
+    Paths are relative to the bundle. ``plan`` is the bundle's own graph or a file of the engine's
+    folder; ``files`` lists every file of that folder that running needs.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     target: str
     device: str
-    precision: str
+    precision: Precision
+    quantization: Quantization = "none"
+    cache_dtype: Precision = "float32"
     profiles: tuple[Profile, ...] = Field(min_length=1)
     plan: BundlePath
     options: dict[str, str] = {}
+    requires: Requirements
+    tolerances: dict[str, Tolerance] = {}
     manifest_sha256: Sha256
     versions: dict[str, str]
     files: dict[BundlePath, FileRecord]

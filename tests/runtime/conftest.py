@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
 from dlmc.validate.torch_engine import TorchEngine
-from dlmc_runtime.cache import Cache
+from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Inputs, Outputs
 from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.text import TextCodec
@@ -154,7 +154,7 @@ class ScriptedEngine:
         return self.manifest.profiles
 
     def cache(self, batch, size):
-        return Cache(self.manifest.model, batch, size)
+        return HostCache(self.manifest.model, batch, size)
 
     def inputs(self, shape):
         return Inputs(shape)

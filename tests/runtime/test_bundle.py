@@ -58,7 +58,7 @@ def test_a_whole_bundle_loads(root):
     bundle = Bundle.open(root)
     assert bundle.manifest.family == "handmade"
     assert bundle.manifest_sha256 == sha256_of(root / "manifest.json")
-    assert bundle.engine_targets() == [TARGET]
+    assert bundle.engine_names() == [TARGET]
     assert bundle.engine(TARGET).profiles == handmade.PROFILES
     assert generate(root) == tuple(handmade.TABLE[3:7])
 
@@ -233,7 +233,7 @@ def test_a_graph_reads_only_the_weights_of_its_manifest(root, tmp_path, location
     location = str(tmp_path / "outside") if location == "/outside" else location
     (root / "denoiser.onnx").write_bytes(handmade.graph(location).SerializeToString())
     handmade.rebind(handmade.seal(root))
-    assert f"reads {location!r}, which the manifest does not list" in refusal(root)
+    assert f"reads {location!r}, which is not listed as weights" in refusal(root)
 
 
 def test_an_interrupted_export_is_refused_although_it_is_whole(root):

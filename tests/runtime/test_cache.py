@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dlmc_runtime.cache import Cache
+from dlmc_runtime.cache import HostCache
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def present(model, batch, block):
 
 
 def test_a_cache_has_the_graphs_inputs_in_order(model):
-    cache = Cache(model, 3, 5)
+    cache = HostCache(model, 3, 5)
     assert list(cache.past) == [
         "past_key_values.0.key",
         "past_key_values.0.value",
@@ -30,7 +30,7 @@ def test_a_cache_has_the_graphs_inputs_in_order(model):
 
 
 def test_writes_append_to_one_row_only(model):
-    cache, own = Cache(model, 2, 5), present(model, 2, 3)
+    cache, own = HostCache(model, 2, 5), present(model, 2, 3)
     cache.write(1, 2, own)
     cache.write(1, 3, own)
     assert cache.filled.tolist() == [0, 5]
@@ -41,8 +41,25 @@ def test_writes_append_to_one_row_only(model):
 
 
 def test_a_write_beyond_the_end_or_of_other_layers_fails(model):
-    cache = Cache(model, 1, 4)
+    cache = HostCache(model, 1, 4)
     with pytest.raises(ValueError, match="broadcast"):
         cache.write(0, 5, present(model, 1, 5))
     with pytest.raises(ValueError, match="shorter"):
         cache.write(0, 1, present(model, 1, 1)[:-1])
+
+
+def test_contents_are_a_copy_that_restores(model):
+    cache, other = HostCache(model, 2, 5, np.float16), HostCache(model, 2, 5)
+    cache.write(1, 2, present(model, 2, 3))
+    contents = cache.contents()
+    cache.write(1, 1, present(model, 2, 3))
+    assert contents.size == 5
+    assert contents.filled.tolist() == [0, 2]
+    other.restore(contents)
+    assert other.filled.tolist() == [0, 2]
+    for name, array in other.past.items():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, contents.past[name])
+        assert array is not contents.past[name]
+        assert not contents.past[name][1, :, 2:].any()
+    assert any(array[1, :, :2].any() for array in other.past.values())

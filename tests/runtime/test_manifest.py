@@ -60,6 +60,7 @@ ENGINE: dict[str, Any] = {
     "profiles": [PROFILE],
     "plan": "denoiser.onnx",
     "manifest_sha256": HASH,
+    "requires": {"library": "onnxruntime", "version": "1.32.0", "match": "any"},
     "versions": {"onnxruntime": "1.32.0"},
     "files": {},
 }

@@ -1,7 +1,6 @@
 """`dlmc inspect`: a bundle or an engine at a glance."""
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,12 +9,12 @@ import typer
 from dlmc.cli.console import AsJson, say, say_json, size, table
 from dlmc.recipes.readme import size as weights
 from dlmc.targets.build import memory
+from dlmc_runtime import preflight
 from dlmc_runtime.bundle import MANIFEST, Bundle
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import BundleError, DlmcError
 from dlmc_runtime.manifest import EngineRecord, Profile
 
-_LIBRARIES = {"onnxruntime-cpu": "onnxruntime"}
 _HASH_DIGITS = 12
 _FLOAT_BYTES = 4
 
@@ -64,7 +63,7 @@ def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -
         verified: whether the hashes of all files have been compared.
     """
     manifest = bundle.manifest
-    shown = {*ENGINES, *bundle.engine_targets()} if targets is None else targets
+    shown = {*ENGINES, *bundle.engine_names()} if targets is None else targets
     return {
         "path": str(bundle.root),
         "family": manifest.family,
@@ -100,7 +99,7 @@ def _engine(bundle: Bundle, target: str) -> dict[str, Any]:
     try:
         bundle.require_weights()
         record = bundle.engine(target)
-        obstacle = _obstacle(target)
+        obstacle = _obstacle(record)
     except DlmcError as error:
         obstacle = str(error)
     return {
@@ -110,11 +109,11 @@ def _engine(bundle: Bundle, target: str) -> dict[str, Any]:
     }
 
 
-def _obstacle(target: str) -> str | None:
-    if target not in ENGINES:
-        return f"this version of dlmc does not run {target}"
-    library = _LIBRARIES[target]
-    return None if find_spec(library) else f"{library} is not installed: dlmc doctor"
+def _obstacle(record: EngineRecord) -> str | None:
+    if record.target not in ENGINES:
+        return f"this version of dlmc does not run {record.target}"
+    found = preflight.obstacle(record)
+    return None if found is None else ": ".join(found)
 
 
 def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:

@@ -1,5 +1,29 @@
-"""Where a bundle can be built: target name to the module whose ``build`` makes the engine."""
+"""Where a bundle can be built. The table can be read without importing a target's library."""
 
-TARGETS: dict[str, str] = {
-    "onnxruntime-cpu": "dlmc.targets.onnxruntime_cpu",
+from dataclasses import dataclass
+
+from dlmc_runtime.manifest import Precision, Quantization
+
+
+@dataclass(frozen=True)
+class Target:
+    """What can be built for a target.
+
+    Attributes:
+        module: has ``build(plan, folder) -> Built``, see `dlmc.targets.build`.
+        extra: the extra of dlmc that brings what building needs; empty for the base install.
+        choices: quantizations by precision, the default first.
+        options: fields of `BuildOptions` that it heeds besides precision and quantization.
+    """
+
+    module: str
+    extra: str
+    choices: dict[Precision, tuple[Quantization, ...]]
+    options: frozenset[str] = frozenset()
+
+
+TARGETS: dict[str, Target] = {
+    "onnxruntime-cpu": Target(
+        "dlmc.targets.onnxruntime_cpu", "", {"float32": ("none", "int8", "int4", "w8a8")}
+    ),
 }

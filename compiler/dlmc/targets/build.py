@@ -1,19 +1,32 @@
 """`dlmc build`: check, plan, build, record."""
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
+from dlmc.export.bundle_writer import file_record
 from dlmc.targets import TARGETS
+from dlmc.targets.options import BuildOptions, check_options, engine_name
 from dlmc.targets.profiles import ProfileRequest, choose
-from dlmc_runtime.bundle import Bundle, engine_folder
-from dlmc_runtime.errors import EngineError, UsageError
-from dlmc_runtime.manifest import EngineRecord, Profile
+from dlmc_runtime import preflight
+from dlmc_runtime.bundle import ENGINE, PARTIAL, Bundle, engine_folder
+from dlmc_runtime.engines import ENGINES, make
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.manifest import (
+    EngineRecord,
+    Precision,
+    Profile,
+    Requirements,
+)
+from dlmc_runtime.version import __version__
 
-_FLOAT_BYTES = 4
+BYTES: dict[Precision, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes a number takes."""
 
 
 @dataclass(frozen=True)
@@ -22,25 +35,58 @@ class BuildPlan:
 
     bundle: Bundle
     target: str
+    precision: Precision
+    options: BuildOptions
     profiles: tuple[Profile, ...]
+
+    @property
+    def name(self) -> str:
+        """What the engine will be called."""
+        return engine_name(self.target, self.precision, self.options)
+
+    @property
+    def folder(self) -> Path:
+        """Where the engine goes."""
+        return self.bundle.root / engine_folder(self.name)
 
     @property
     def output(self) -> Path:
         """Where the engine record goes."""
-        return self.bundle.root / engine_folder(self.target) / "engine.json"
+        return self.folder / ENGINE
 
 
-def memory(bundle: Bundle, profile: Profile) -> dict[str, int]:
+@dataclass(frozen=True)
+class Built:
+    """What a target made.
+
+    Attributes:
+        plan: file that the engine loads, inside the engine's folder; None for the bundle's graph.
+        device: where it runs, such as ``cpu``.
+        requires: what it needs of a machine.
+        cache_dtype: of the graph's caches.
+        options: what was set in the engine's library, for people to read.
+        versions: of whatever decided how it looks.
+    """
+
+    plan: str | None
+    device: str
+    requires: Requirements
+    cache_dtype: Precision = "float32"
+    options: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def memory(bundle: Bundle, profile: Profile, cache_dtype: Precision = "float32") -> dict[str, int]:
     """Return the bytes a profile needs besides the weights: caches, inputs and head outputs."""
     model, b, t, c, r = bundle.manifest.model, *_sizes(profile)
     layers = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
     candidates = bundle.manifest.head.candidates
     return {
-        "cache": layers * b * c * _FLOAT_BYTES,
-        "present": layers * b * t * _FLOAT_BYTES,
+        "cache": layers * b * c * BYTES[cache_dtype],
+        "present": layers * b * t * BYTES[cache_dtype],
         "inputs": b * (16 * t + t * (c + t) + 12 * r + 4),
         "outputs": b * r * (12 * candidates + 24),
-        "logits": b * r * model.vocab_size * _FLOAT_BYTES,
+        "logits": b * r * model.vocab_size * BYTES["float32"],
     }
 
 
@@ -48,18 +94,20 @@ def _sizes(profile: Profile) -> tuple[int, int, int, int]:
     return profile.batch, profile.block, profile.cache, profile.rows
 
 
-def plan_build(root: Path, target: str, request: ProfileRequest) -> BuildPlan:
+def plan_build(
+    root: Path, target: str, request: ProfileRequest, options: BuildOptions | None = None
+) -> BuildPlan:
     """Check everything that can be checked before the work starts.
 
     Raises:
-        UsageError: unknown target, or shapes that contradict the family.
+        UsageError: unknown target, options it does not have, or shapes that contradict the family.
         BundleError: the bundle does not load or has no weights.
     """
-    if target not in TARGETS:
-        raise UsageError(f"no target is called {target!r}", f"choose one of {', '.join(TARGETS)}")
+    options = options or BuildOptions()
+    precision = check_options(target, options)
     bundle = Bundle.open(root)
     bundle.require_weights()
-    return BuildPlan(bundle, target, choose(bundle.manifest, request))
+    return BuildPlan(bundle, target, precision, options, choose(bundle.manifest, request))
 
 
 def build_engine(plan: BuildPlan) -> EngineRecord:
@@ -68,17 +116,76 @@ def build_engine(plan: BuildPlan) -> EngineRecord:
     Raises:
         EngineError: the target's library refuses the graph or a profile, or the disk is full.
     """
-    build: Callable[[BuildPlan], EngineRecord] = import_module(TARGETS[plan.target]).build
-    record = build(plan)
-    partial = plan.output.with_name(".engine.json.partial")
-    try:
-        plan.output.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, plan.output)  # noqa: PTH105  (atomic on every platform)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise EngineError(
-            f"{plan.output} cannot be written ({error.strerror})", "make room and build again"
-        ) from error
+    build: Callable[[BuildPlan, Path], Built] = import_module(TARGETS[plan.target].module).build
+    with _staged(plan.folder) as folder:
+        built = build(plan, folder)
+        _try(plan.bundle, _record(plan, built, folder, f"{folder.parent.name}/{folder.name}"))
+        record = _record(plan, built, folder, engine_folder(plan.name))
+        (folder / ENGINE).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return record
+
+
+def _try(bundle: Bundle, record: EngineRecord) -> None:
+    """Run every profile once, where this machine can run such engines."""
+    if record.target not in ENGINES or preflight.obstacle(record) is not None:
+        return
+    engine = make(bundle, record)
+    try:
+        for profile in record.profiles:
+            cache = engine.cache(profile.batch, profile.cache)
+            engine.forward(engine.inputs(profile), cache, [])
+    finally:
+        engine.close()
+
+
+def _record(plan: BuildPlan, built: Built, folder: Path, own: str) -> EngineRecord:
+    """Describe what lies in ``folder``, which is or will be called ``own`` in the bundle."""
+    manifest = plan.bundle.manifest
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return EngineRecord(
+        target=plan.target,
+        device=built.device,
+        precision=plan.precision,
+        quantization=plan.options.quantization,
+        cache_dtype=built.cache_dtype,
+        profiles=plan.profiles,
+        plan=manifest.graph if built.plan is None else f"{own}/{built.plan}",
+        options=built.options,
+        requires=built.requires,
+        manifest_sha256=plan.bundle.manifest_sha256,
+        versions={"dlmc": __version__, **built.versions},
+        files={f"{own}/{path.relative_to(folder).as_posix()}": file_record(path) for path in files},
+    )
+
+
+@contextmanager
+def _staged(output: Path) -> Iterator[Path]:
+    """Yield a sibling of ``output`` that replaces it at the end, or disappears."""
+    folder: Path | None = None
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{output.name}{PARTIAL}"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+        folder.chmod(0o755)
+        yield folder
+        _replace(output, folder)
+    except OSError as error:
+        raise EngineError(
+            f"{output / ENGINE} cannot be written ({error.strerror})", "make room and build again"
+        ) from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            output.parent.rmdir()  # only where nothing else lies in it
+
+
+def _replace(output: Path, folder: Path) -> None:
+    """Give ``folder`` the name ``output``; what was there goes first, in one step of its own."""
+    if output.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{output.name}{PARTIAL}", dir=output.parent))
+        os.replace(output, old / "old")  # noqa: PTH105  (atomic on every platform)
+        os.replace(folder, output)  # noqa: PTH105
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(folder, output)  # noqa: PTH105

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dlmc_runtime.cache import Cache
+from dlmc_runtime.cache import Cache, Contents
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
 
@@ -17,26 +17,20 @@ class State:
     """One forward: what went in, what the head said, what was stored."""
 
     inputs: Inputs
-    before: Cache
+    before: Contents
     stores: tuple[Store, ...]
     outputs: Outputs
-    after: Cache
+    after: Contents
 
-    def replay(self, engine: Engine) -> tuple[Outputs, Cache]:
+    def replay(self, engine: Engine) -> tuple[Outputs, Contents]:
         """Run the same forward on another engine; return its outputs and the cache after it."""
         cache = engine.cache(len(self.before.filled), self.before.size)
-        copy_cache(self.before, cache)
+        cache.restore(self.before)
         inputs = engine.inputs(self.inputs.profile)
         for name, array in inputs.arrays().items():
             array[...] = self.inputs.arrays()[name]
-        return engine.forward(inputs, cache, self.stores), cache
-
-
-def copy_cache(source: Cache, target: Cache) -> None:
-    """Make ``target`` hold what ``source`` holds."""
-    for name, past in source.past.items():
-        target.past[name][...] = past
-    target.filled[...] = source.filled
+        # Copied, because an engine may hand out buffers that it fills again.
+        return deepcopy(engine.forward(inputs, cache, self.stores)), cache.contents()
 
 
 class RecordingEngine:
@@ -66,10 +60,10 @@ class RecordingEngine:
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser and record the forward."""
-        before = deepcopy(cache)
+        before = cache.contents()
         outputs = self.engine.forward(inputs, cache, stores)
         self.states.append(
-            State(deepcopy(inputs), before, tuple(stores), deepcopy(outputs), deepcopy(cache))
+            State(deepcopy(inputs), before, tuple(stores), deepcopy(outputs), cache.contents())
         )
         return outputs
 
@@ -78,7 +72,7 @@ class RecordingEngine:
         self.engine.close()
 
 
-def stored(cache: Cache, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
+def stored(cache: Contents, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
     """Return, by cache name and row, the positions that ``stores`` have just appended."""
     found = {}
     for store in stores:

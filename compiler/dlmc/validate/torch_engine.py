@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlmc.denoiser.head import DenoiserWithHead
-from dlmc_runtime.cache import Cache
+from dlmc_runtime.cache import Cache, HostCache
 from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
 
@@ -22,9 +22,9 @@ class TorchEngine:
         self.module = module.eval()
         self.manifest, self.profiles = manifest, profiles
 
-    def cache(self, batch: int, size: int) -> Cache:
+    def cache(self, batch: int, size: int) -> HostCache:
         """Allocate an empty cache for ``batch`` rows of ``size`` positions."""
-        return Cache(self.manifest.model, batch, size)
+        return HostCache(self.manifest.model, batch, size)
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
@@ -32,6 +32,8 @@ class TorchEngine:
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then append what ``stores`` names to the cache."""
+        if not isinstance(cache, HostCache):
+            raise TypeError("the cache belongs to another engine")
         answers = self.run({**inputs.arrays(), **cache.past})
         for store in stores:
             cache.write(store.row, store.count, [v for k, v in answers.items() if "present" in k])

@@ -1,31 +1,71 @@
 """Engines by target. The table can be read without importing an engine library."""
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dlmc_runtime.errors import UsageError
+from dlmc_runtime import preflight
+from dlmc_runtime.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dlmc_runtime.bundle import Bundle
     from dlmc_runtime.engines.base import Engine
+    from dlmc_runtime.manifest import EngineRecord
 
-ENGINES: dict[str, tuple[str, str]] = {
-    "onnxruntime-cpu": ("onnxruntime", "OnnxRuntimeEngine"),
+
+@dataclass(frozen=True)
+class EngineKind:
+    """Where the code for a target's engines lies, and what it needs.
+
+    Attributes:
+        module: the file in this package.
+        attribute: the class in it.
+        distribution: what pip installs to run such engines.
+        gpu: whether they need one.
+    """
+
+    module: str
+    attribute: str
+    distribution: str
+    gpu: bool = False
+
+
+ENGINES: dict[str, EngineKind] = {
+    "onnxruntime-cpu": EngineKind("onnxruntime", "OnnxRuntimeEngine", "onnxruntime"),
 }
 
 
-def load(bundle: "Bundle", target: str) -> "Engine":
-    """Load the engine that was built for ``target``.
+def load(bundle: "Bundle", name: str) -> "Engine":
+    """Load an engine of a bundle.
+
+    Args:
+        bundle: a bundle that was opened.
+        name: a target, where one engine was built for it, or the full name of an engine.
 
     Raises:
-        UsageError: no such target.
+        UsageError: nothing is called that.
         BundleError: it was not built, or its record does not fit the bundle.
-        EngineError: it does not load here.
+        EngineError: it does not run on this machine, or does not load.
     """
-    if target not in ENGINES:
-        raise UsageError(f"no target is called {target!r}", f"choose one of {', '.join(ENGINES)}")
-    module, attribute = ENGINES[target]
-    kind = getattr(import_module(f"{__name__}.{module}"), attribute)
+    known = [*ENGINES, *(one for one in bundle.engine_names() if one not in ENGINES)]
+    if name not in known:
+        raise UsageError(f"no target is called {name!r}", f"choose one of {', '.join(known)}")
     bundle.require_weights()
-    engine: Engine = kind(bundle, bundle.engine(target))
+    record = bundle.engine(name)
+    if record.target not in ENGINES:
+        raise EngineError(
+            f"this version of dlmc runs no engines for {record.target}",
+            f"build one for {', '.join(ENGINES)}",
+        )
+    preflight.check(record)
+    bundle.check_engine_files(record)
+    return make(bundle, record)
+
+
+def make(bundle: "Bundle", record: "EngineRecord") -> "Engine":
+    """Load an engine whose record and files have been checked; raises `EngineError`."""
+    kind = ENGINES[record.target]
+    engine: Engine = getattr(import_module(f"{__name__}.{kind.module}"), kind.attribute)(
+        bundle, record
+    )
     return engine

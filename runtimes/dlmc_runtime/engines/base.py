@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.cache import Cache
-from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.manifest import DataType, Manifest, Precision, Profile, TensorSpec
 
 OUTPUTS = (
     "top_ids",
@@ -74,6 +74,15 @@ class Store:
 
     row: int
     count: int
+
+
+def plan_dtype(spec: TensorSpec, cache_dtype: Precision) -> DataType:
+    """Return the type that a graph input or output has in an engine's plan.
+
+    Caches have the engine's own; everything else is as the manifest says.
+    """
+    cached = spec.name.startswith(("past_key_values.", "present."))
+    return cache_dtype if cached else spec.dtype
 
 
 class Engine(Protocol):

@@ -1,17 +1,18 @@
 """ONNX Runtime on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.cache import Cache
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
+from dlmc_runtime.cache import Cache, HostCache
+from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store, plan_dtype
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Model, Profile, TensorSpec
+from dlmc_runtime.manifest import EngineRecord, Model, Precision, Profile, TensorSpec
 
 _NOTHING_BUT_CRASHES = 4  # errors come as exceptions, and need no second message on stderr
 _TYPES = {
@@ -23,14 +24,22 @@ _TYPES = {
 }
 
 
-def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
+def open_session(
+    bundle: Bundle, plan: str, files: Iterable[str] = (), cache_dtype: Precision = "float32"
+) -> onnxruntime.InferenceSession:
     """Open a session on a graph of the bundle.
+
+    Args:
+        bundle: the bundle.
+        plan: the graph.
+        files: what it may read besides the bundle's weights.
+        cache_dtype: type of its caches.
 
     Raises:
         BundleError: the graph reads files that the manifest does not list.
         EngineError: ONNX Runtime refuses the graph, or it lacks what the manifest promises.
     """
-    bundle.check_graph(plan)
+    bundle.check_graph(plan, files)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _NOTHING_BUT_CRASHES
     path = bundle.root / plan
@@ -49,8 +58,8 @@ def open_session(bundle: Bundle, plan: str) -> onnxruntime.InferenceSession:
             f"ONNX Runtime {onnxruntime.__version__} cannot load {path} ({reason})",
             "export the bundle again",
         ) from error
-    _compare(inputs, bundle.manifest.inputs, path)
-    _compare(outputs, bundle.manifest.outputs, path)
+    _compare(inputs, bundle.manifest.inputs, cache_dtype, path)
+    _compare(outputs, bundle.manifest.outputs, cache_dtype, path)
     _compare_caches(caches, bundle.manifest.model, path)
     return session
 
@@ -61,10 +70,13 @@ def _signature(values: Sequence[onnxruntime.NodeArg]) -> list[tuple[str, str, in
 
 
 def _compare(
-    found: list[tuple[str, str, int]], promised: Sequence[TensorSpec], where: Path
+    found: list[tuple[str, str, int]],
+    promised: Sequence[TensorSpec],
+    cache_dtype: Precision,
+    where: Path,
 ) -> None:
     """Check that a graph has the inputs or outputs its manifest lists."""
-    wanted = [(spec.name, spec.dtype, len(spec.shape)) for spec in promised]
+    wanted = [(spec.name, plan_dtype(spec, cache_dtype), len(spec.shape)) for spec in promised]
     if found != wanted:
         odd = sorted(set(found) ^ set(wanted)) or found
         raise EngineError(f"{where} and its manifest disagree about {odd[0][0]}", "export it again")
@@ -82,20 +94,26 @@ def _compare_caches(found: list[list[int | str]], model: Model, where: Path) -> 
         raise EngineError(f"{where} and its manifest disagree about the cache", "export it again")
 
 
+_CACHE_DTYPES: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float16": np.float16}
+
+
 class OnnxRuntimeEngine:
     """A session whose caches live on the host."""
 
     def __init__(self, bundle: Bundle, record: EngineRecord) -> None:
         self.manifest = bundle.manifest
         self.profiles: tuple[Profile, ...] = record.profiles
-        self._session: onnxruntime.InferenceSession | None = open_session(bundle, record.plan)
+        self._session: onnxruntime.InferenceSession | None = open_session(
+            bundle, record.plan, record.files, record.cache_dtype
+        )
+        self._cache_dtype = _CACHE_DTYPES[record.cache_dtype]
         self._present = [
             spec.name for spec in bundle.manifest.outputs if spec.name.startswith("present.")
         ]
 
-    def cache(self, batch: int, size: int) -> Cache:
+    def cache(self, batch: int, size: int) -> HostCache:
         """Allocate an empty cache for ``batch`` rows of ``size`` positions."""
-        return Cache(self.manifest.model, batch, size)
+        return HostCache(self.manifest.model, batch, size, self._cache_dtype)
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
@@ -109,6 +127,8 @@ class OnnxRuntimeEngine:
         """
         if self._session is None:
             raise EngineError("the engine was closed", "load the bundle again")
+        if not isinstance(cache, HostCache):
+            raise TypeError("the cache belongs to another engine")
         names = [*OUTPUTS, *self._present] if stores else [*OUTPUTS]
         try:
             answers: list[NDArray[Any]] = self._session.run(

@@ -182,6 +182,7 @@ def engine(bundle: Path) -> Path:
         profiles=[{"batch": 1, "block": 4, "cache": 32, "rows": 4}],
         plan="denoiser.onnx",
         manifest_sha256=hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest(),
+        requires={"library": "onnxruntime", "version": "1.32.0", "match": "any"},
         versions={"onnxruntime": "1.32.0"},
         files={},
     )

@@ -3,6 +3,8 @@ import shutil
 
 import pytest
 
+from dlmc_runtime.preflight import ThisMachine
+
 
 def test_a_bundle_at_a_glance(dlmc, bundle):
     outcome = dlmc("inspect", str(bundle))
@@ -67,18 +69,20 @@ def test_a_path_without_a_folder_before_it_is_no_engine(dlmc, tmp_path, monkeypa
 
 
 def test_an_engine_of_another_target_does_not_run_here(dlmc, bundle, engine):
-    other = engine.with_name("tensorrt")
+    other = engine.with_name("abacus")
     shutil.copytree(engine, other)
-    text = (other / "engine.json").read_text().replace("onnxruntime-cpu", "tensorrt")
+    text = (other / "engine.json").read_text().replace("onnxruntime-cpu", "abacus")
     (other / "engine.json").write_text(text)
-    described = dlmc("inspect", str(bundle), "--json").json["engines"]["tensorrt"]
-    assert described["obstacle"] == "this version of dlmc does not run tensorrt"
+    described = dlmc("inspect", str(bundle), "--json").json["engines"]["abacus"]
+    assert described["obstacle"] == "this version of dlmc does not run abacus"
 
 
 def test_a_missing_library_is_an_obstacle(dlmc, engine, monkeypatch):
-    monkeypatch.setattr("dlmc.cli.inspect.find_spec", lambda _: None)
+    monkeypatch.setattr(ThisMachine, "library", lambda *_: None)
     described = dlmc("inspect", str(engine), "--json").json["engines"]["onnxruntime-cpu"]
-    assert described["obstacle"] == "onnxruntime is not installed: dlmc doctor"
+    assert described["obstacle"] == (
+        "onnxruntime-cpu needs onnxruntime, which is not installed: pip install onnxruntime"
+    )
 
 
 def test_an_engine_of_another_bundle_says_so(dlmc, bundle, engine):

@@ -8,10 +8,11 @@ import pytest
 from dlmc.targets import TARGETS
 from dlmc.targets.build import build_engine, memory, plan_build
 from dlmc.targets.profiles import ProfileRequest
-from dlmc_runtime import engines
+from dlmc_runtime import engines, preflight
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.cache import Cache
+from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Inputs
+from dlmc_runtime.engines.onnxruntime import OnnxRuntimeEngine
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.manifest import Profile, parse_engine_record
 
@@ -105,7 +106,7 @@ def test_memory_is_what_the_runtime_allocates(root):
     bundle = Bundle.open(root)
     profile = Profile(batch=3, block=8, cache=24, rows=5)
     found = memory(bundle, profile)
-    cache = Cache(bundle.manifest.model, profile.batch, profile.cache)
+    cache = HostCache(bundle.manifest.model, profile.batch, profile.cache)
     assert found["cache"] == sum(past.nbytes for past in cache.past.values())
     assert found["inputs"] == sum(array.nbytes for array in Inputs(profile).arrays().values())
     inputs = Inputs(profile)
@@ -120,3 +121,39 @@ def test_memory_is_what_the_runtime_allocates(root):
 def engines_of(root):
     build_engine(plan_build(root, TARGET, ProfileRequest()))
     return closing(engines.load(Bundle.open(root), TARGET))
+
+
+def test_every_profile_is_run_once_and_the_session_closed(root, monkeypatch):
+    ran: list = []
+    closed: list = []
+    forward, close = OnnxRuntimeEngine.forward, OnnxRuntimeEngine.close
+
+    def watch(self, inputs, cache, stores):
+        ran.append((inputs.profile, cache.size, inputs.attention_mask.any(axis=-1).all()))
+        return forward(self, inputs, cache, stores)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "forward", watch)
+    monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda self: closed.append(close(self)))
+    plan = plan_build(root, TARGET, ProfileRequest(batch=(1, 2), cache=16, prefill=12))
+    build_engine(plan)
+    assert [profile for profile, _, _ in ran] == list(plan.profiles)
+    assert all(size == 16 and visible for _, size, visible in ran)  # no softmax over nothing
+    assert len(closed) == 1
+
+
+def test_a_profile_that_does_not_run_is_an_error(root):
+    graph = handmade.graph()
+    graph.graph.node[0].op_type = "Sub"  # answers for every position, asked or not
+    graph.graph.node[0].attribute.pop()
+    graph.graph.node[0].input[1] = "input_ids"
+    (root / "denoiser.onnx").write_bytes(graph.SerializeToString())
+    plan = plan_build(handmade.seal(root), TARGET, ProfileRequest())
+    with pytest.raises(EngineError, match="answers other shapes than 1x8 over 24, 1 rows"):
+        build_engine(plan)
+    assert not plan.output.exists()
+
+
+def test_an_engine_that_does_not_fit_this_machine_is_not_tried(root, monkeypatch):
+    monkeypatch.setattr(preflight, "obstacle", lambda record: ("no such library", "install it"))
+    monkeypatch.setattr(OnnxRuntimeEngine, "__init__", lambda *_: pytest.fail("was loaded"))
+    assert build_engine(plan_build(root, TARGET, ProfileRequest())).target == TARGET

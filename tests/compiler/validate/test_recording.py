@@ -1,7 +1,7 @@
 import numpy as np
 
-from dlmc.validate.recording import copy_cache, stored
-from dlmc_runtime.cache import Cache
+from dlmc.validate.recording import stored
+from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Store
 from dlmc_runtime.manifest import Model
 
@@ -18,7 +18,7 @@ MODEL = Model(
 
 
 def _filled(count):
-    cache = Cache(MODEL, batch=2, size=6)
+    cache = HostCache(MODEL, batch=2, size=6)
     present = [np.full((2, 1, 4, 2), i + 1, np.float32) for i in range(len(cache.past))]
     cache.write(1, count, present)
     return cache
@@ -55,12 +55,3 @@ def test_stored_finds_what_was_appended_last():
     for layer, values in enumerate(found.values()):
         assert values.shape == (1, 2, 2)
         assert (values == layer + 1).all()
-
-
-def test_copy_cache_copies_values_and_lengths():
-    source, target = _filled(3), Cache(MODEL, batch=2, size=6)
-    copy_cache(source, target)
-    np.testing.assert_array_equal(target.filled, [0, 3])
-    for name, past in source.past.items():
-        np.testing.assert_array_equal(target.past[name], past)
-        assert target.past[name] is not past

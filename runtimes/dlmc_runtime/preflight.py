@@ -1,0 +1,129 @@
+"""Whether an engine fits this machine, decided before an engine library sees it."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.manifest import EngineRecord
+
+
+class Machine(Protocol):
+    """What an engine may ask of a machine; `ThisMachine` is the real one."""
+
+    def library(self, distribution: str) -> str | None:
+        """Return the version of an installed distribution, None where there is none."""
+        ...
+
+    def system(self) -> str:
+        """Return operating system and processor, such as ``linux-x86_64``."""
+        ...
+
+    def compute_capability(self) -> str | None:
+        """Return the GPU's, such as ``sm89``; None where no GPU answers."""
+        ...
+
+    def free_memory(self, *, gpu: bool) -> int | None:
+        """Return the free bytes of the GPU or the host, None where unknown."""
+        ...
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """The machine this process runs on."""
+
+    def library(self, distribution: str) -> str | None:
+        """Return the version of an installed distribution, None where there is none."""
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            return None
+
+    def system(self) -> str:
+        """Return operating system and processor, such as ``linux-x86_64``."""
+        return f"{platform.system()}-{platform.machine()}".lower()
+
+    def compute_capability(self) -> str | None:
+        """Return the first GPU's, such as ``sm89``; None where no GPU answers."""
+        return None
+
+    def free_memory(self, *, gpu: bool) -> int | None:
+        """Return the free bytes of the GPU or the host, None where unknown."""
+        if gpu:
+            return None
+        try:
+            text = Path("/proc/meminfo").read_text(encoding="ascii")
+            lines = dict(line.split(":", 1) for line in text.splitlines())
+            return int(lines["MemAvailable"].split()[0]) * 1024
+        except (OSError, KeyError, ValueError):
+            return None
+
+
+def obstacle(record: EngineRecord, machine: Machine | None = None) -> tuple[str, str] | None:
+    """Return what keeps an engine from running here and what to do, or None.
+
+    Args:
+        record: the engine's record.
+        machine: by default this one.
+    """
+    here: Machine = ThisMachine() if machine is None else machine
+    needs, again = record.requires, f"build it here: dlmc build --target {record.target}"
+    found = here.library(needs.library)
+    if found is None:
+        return f"{record.target} needs {needs.library}, which is not installed", (
+            f"pip install {needs.library}=={needs.version}"
+            if needs.match == "exact"
+            else f"pip install {needs.library}"
+        )
+    if needs.match == "exact" and found != needs.version:
+        return (
+            f"the engine was built with {needs.library} {needs.version}, here is {found}",
+            f"install that version, or {again}",
+        )
+    if needs.system is not None and needs.system != here.system():
+        return f"the engine was built for {needs.system}, this is {here.system()}", again
+    return _gpu_obstacle(record, here, again) or _memory_obstacle(record, here)
+
+
+def _gpu_obstacle(record: EngineRecord, here: Machine, again: str) -> tuple[str, str] | None:
+    wanted = record.requires.compute_capabilities
+    if not wanted:
+        return None
+    found = here.compute_capability()
+    if found is None:
+        return f"{record.target} needs a GPU ({', '.join(wanted)}), none answers here", (
+            "run it where there is one; nvidia-smi shows what the driver sees"
+        )
+    newer = record.requires.newer_gpus and int(found[2:]) >= min(int(one[2:]) for one in wanted)
+    if found not in wanted and not newer:
+        return f"the engine was built for {', '.join(wanted)}, this GPU is {found}", again
+    return None
+
+
+def _memory_obstacle(record: EngineRecord, here: Machine) -> tuple[str, str] | None:
+    gpu = bool(record.requires.compute_capabilities)
+    free = here.free_memory(gpu=gpu)
+    if free is None or record.requires.memory <= free:
+        return None
+    where = "the GPU has" if gpu else "this machine has"
+    return (
+        f"the engine needs {_gib(record.requires.memory)} of memory, {where} {_gib(free)} free",
+        "free some, or build with a smaller --batch, --cache or --prefill",
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def check(record: EngineRecord, machine: Machine | None = None) -> None:
+    """Refuse an engine that does not fit this machine.
+
+    Raises:
+        EngineError: one sentence that says what does not fit and what to do.
+    """
+    found = obstacle(record, machine)
+    if found is not None:
+        raise EngineError(*found)

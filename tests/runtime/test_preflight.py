@@ -1,0 +1,129 @@
+"""An engine that does not fit is refused with one sentence, before its library is imported."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from dlmc_runtime import preflight
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.manifest import EngineRecord, Profile, Requirements
+
+
+@dataclass
+class Box:
+    """A machine as the test wants it."""
+
+    libraries: dict
+    name: str = "linux-x86_64"
+    gpu: str | None = None
+    memory: int | None = 1 << 34
+
+    def library(self, distribution):
+        return self.libraries.get(distribution)
+
+    def system(self):
+        return self.name
+
+    def compute_capability(self):
+        return self.gpu
+
+    def free_memory(self, *, gpu):
+        return self.memory
+
+
+def record(**needs):
+    return EngineRecord(
+        target="tensorrt",
+        device="sm89",
+        precision="float32",
+        profiles=(Profile(batch=1, block=1, cache=0, rows=1),),
+        plan="engines/tensorrt/engine.plan",
+        requires=Requirements(
+            **{"library": "tensorrt", "version": "11.1.0", "match": "exact", **needs}
+        ),
+        manifest_sha256="0" * 64,
+        versions={},
+        files={},
+    )
+
+
+GPU = Box({"tensorrt": "11.1.0"}, gpu="sm89")
+FOR_GPU = {"compute_capabilities": ("sm86", "sm89"), "system": "linux-x86_64", "memory": 1 << 30}
+
+
+def test_what_fits_is_not_refused():
+    assert preflight.obstacle(record(**FOR_GPU), GPU) is None
+    preflight.check(record(**FOR_GPU), GPU)
+
+
+@pytest.mark.parametrize(
+    ("needs", "machine", "problem", "remedy"),
+    [
+        ({}, Box({}), "needs tensorrt, which is not", "pip install tensorrt==11.1.0"),
+        ({"match": "any"}, Box({}), "needs tensorrt, which", "pip install tensorrt"),
+        ({}, Box({"tensorrt": "11.2.0"}), "tensorrt 11.1.0, here is 11.2.0", "install that"),
+        (
+            FOR_GPU,
+            Box({"tensorrt": "11.1.0"}, name="linux-aarch64", gpu="sm89"),
+            "built for linux-x86_64, this is linux-aarch64",
+            "dlmc build --target tensorrt",
+        ),
+        (FOR_GPU, Box({"tensorrt": "11.1.0"}), r"a GPU \(sm86, sm89\), none answers", "nvidia-smi"),
+        (
+            FOR_GPU,
+            Box({"tensorrt": "11.1.0"}, gpu="sm90"),
+            "built for sm86, sm89, this GPU is sm90",
+            "dlmc build --target tensorrt",
+        ),
+        (
+            {**FOR_GPU, "newer_gpus": True},
+            Box({"tensorrt": "11.1.0"}, gpu="sm80"),
+            "this GPU is sm80",
+            "dlmc build",
+        ),
+        (
+            FOR_GPU,
+            Box({"tensorrt": "11.1.0"}, gpu="sm89", memory=1 << 29),
+            "needs 1.0 GiB of memory, the GPU has 0.5 GiB free",
+            "smaller --batch",
+        ),
+        (
+            {"memory": 3 << 30},
+            Box({"tensorrt": "11.1.0"}, memory=1 << 31),
+            "this machine has 2.0 GiB free",
+            "smaller --batch",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(needs, machine, problem, remedy):
+    with pytest.raises(EngineError, match=problem) as caught:
+        preflight.check(record(**needs), machine)
+    assert remedy in caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("gpu", ["sm89", "sm90", "sm120"])
+def test_newer_gpus_run_a_hardware_compatible_engine(gpu):
+    needs = {**FOR_GPU, "compute_capabilities": ("sm89",), "newer_gpus": True}
+    assert preflight.obstacle(record(**needs), Box({"tensorrt": "11.1.0"}, gpu=gpu)) is None
+
+
+def test_any_version_runs_a_plain_graph():
+    assert preflight.obstacle(record(match="any"), Box({"tensorrt": "7"})) is None
+
+
+def test_unknown_memory_is_no_obstacle():
+    assert (
+        preflight.obstacle(record(memory=1 << 40), Box({"tensorrt": "11.1.0"}, memory=None)) is None
+    )
+
+
+def test_this_machine_knows_itself():
+    here = preflight.ThisMachine()
+    assert here.library("onnxruntime")
+    assert here.library("no-such-distribution") is None
+    system, processor = here.system().split("-", 1)
+    assert system.islower()
+    assert processor
+    free = here.free_memory(gpu=False)
+    assert free is None or free > 1 << 20
