@@ -12,15 +12,12 @@ from types import TracebackType
 from typing import Self
 
 from dlmc.export.progress import byte_progress
+from dlmc.linking import link_or_copy
 from dlmc_runtime.bundle import MANIFEST, PARTIAL
 from dlmc_runtime.errors import DlmcError, UsageError
 from dlmc_runtime.manifest import FileRecord, Manifest
 
 _CHUNK = 1 << 20
-# What the file system answers where it cannot link: another device, no links, too many, no right.
-_NO_LINK = frozenset(
-    {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
-)
 
 
 def check_output(output: Path, *, force: bool) -> None:
@@ -87,21 +84,16 @@ class BundleWriter:
         """Copy ``source`` to the file ``name`` of the bundle."""
         target = self._make(name)
         shutil.copyfile(source, target)
-        with target.open("rb") as file:
-            _sync(file.fileno())
+        _sync_file(target)
 
     def link(self, source: Path, name: str) -> None:
         """Make ``name`` the same file as ``source``, or a copy where the disk cannot link.
 
         Nobody may write to ``name`` afterwards: it would change the checkpoint.
         """
-        try:
-            # A hub snapshot consists of symbolic links; the file itself is what must be shared.
-            os.link(source.resolve(), self._make(name))
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-            self.copy(source, name)
+        target = self._make(name)
+        if not link_or_copy(source, target):
+            _sync_file(target)
 
     def finish(self, manifest: Callable[[Mapping[str, FileRecord]], Manifest]) -> None:
         """Hash all files, write the manifest made from that, and give the bundle its name."""
@@ -160,6 +152,11 @@ def _sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        _sync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

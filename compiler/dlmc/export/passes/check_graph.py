@@ -1,6 +1,6 @@
 """Refuse a graph that some target could not read."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -15,36 +15,45 @@ _FORBIDDEN = frozenset(
 class CheckGraph(ir.passes.InPlacePass):
     """Changes nothing; fails where the graph is not plain ONNX of one opset.
 
-    That is: only the default domain, no functions, no control flow and sequences, no attention
-    with more than one output, and no initializer that nothing uses.
+    That is: only the default domain and ``domains``, no functions, no control flow and sequences,
+    no attention with more than one output, and no initializer that nothing uses.
 
     Args:
         inputs: what the inputs must be called, in order.
         outputs: what the outputs must be called, in order.
+        domains: operator sets that the graph may use besides ONNX's own.
     """
 
-    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        domains: Collection[str] = (),
+    ) -> None:
         super().__init__()
         self._io = [spec.name for spec in (*inputs, *outputs)]
+        self._domains = {"", *domains}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Look at every node."""
         io = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
-        problem = _problem(model) if io == self._io else f"has the inputs and outputs {io}"
+        problem = f"has the inputs and outputs {io}"
+        if io == self._io:
+            problem = _problem(model, self._domains)
         if problem:
-            raise ir.passes.PassError(f"the traced graph {problem}")
+            raise ir.passes.PassError(f"the graph {problem}")
         return ir.passes.PassResult(model, modified=False)
 
 
-def _problem(model: ir.Model) -> str:
+def _problem(model: ir.Model, allowed: Collection[str]) -> str:
     """Return, as a predicate, the first thing that is wrong; empty where nothing is."""
     if model.functions:
         return f"has functions: {sorted(map(str, model.functions))}"
-    domains = sorted(domain for domain in model.opset_imports if domain)
+    domains = sorted(model.opset_imports.keys() - allowed)
     if domains:
         return f"imports the operator sets {domains}"
     for node in model.graph:
-        if node.domain or node.op_type in _FORBIDDEN:
+        if node.domain not in allowed or node.op_type in _FORBIDDEN:
             return f"has the operator {node.domain}::{node.op_type} ({node.name})"
         if node.op_type == "Attention" and len(node.outputs) != 1:
             return f"has an attention with {len(node.outputs)} outputs ({node.name})"

@@ -50,8 +50,13 @@ def test_accepts_a_plain_graph_and_leaves_it_alone():
     ],
 )
 def test_refuses_what_a_target_could_not_read(model, words):
-    with pytest.raises(ir.passes.PassError, match=f"the traced graph .*{words}"):
+    with pytest.raises(ir.passes.PassError, match=f"the graph .*{words}"):
         check(model)
+
+
+def test_accepts_the_operator_sets_it_is_given():
+    model = parse("{ y = other.Add(x, w) }", ', "other" : 1')
+    assert not CheckGraph(INPUTS, OUTPUTS, {"other"})(model).modified
 
 
 def test_refuses_other_names_or_another_order():
