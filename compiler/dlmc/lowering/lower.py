@@ -1,22 +1,32 @@
 """Lowering: the graph of a bundle, rewritten for the target that builds it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from dlmc.export.passes.check_graph import CheckGraph
+from dlmc.lowering.calibrate import Feeds, magnitudes
+from dlmc.lowering.passes.check_types import CheckTypes
 from dlmc.lowering.passes.lower_precision import LOW, LowerPrecision
+from dlmc.lowering.passes.matmul_nbits import DOMAIN, MatMulNBits
+from dlmc.lowering.passes.quantize_activations import QuantizeActivations
+from dlmc.lowering.passes.quantize_weights import QuantizeWeights
 from dlmc.lowering.write import GRAPH, write_model
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import DlmcError, UsageError
-from dlmc_runtime.manifest import DataType
+from dlmc_runtime.manifest import Manifest, Precision
 
-Precision = Literal["float32", "float16", "bfloat16"]
+__all__ = ["Form", "Lowered", "Lowering", "Precision", "Quantization", "lower"]
+
 Quantization = Literal["none", "int8", "int4", "w8a8"]
 Form = Literal["qdq", "matmulnbits"]
+
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+_BITS: dict[Quantization, int] = {"int8": 8, "int4": 4, "w8a8": 8}
+_DOMAINS: dict[Form, tuple[str, ...]] = {"qdq": (), "matmulnbits": (DOMAIN,)}
 
 
 @dataclass(frozen=True)
@@ -49,14 +59,14 @@ class Lowered:
 
     graph: str
     weights: tuple[str, ...]
-    cache_dtype: DataType
+    cache_dtype: Precision
 
 
 def lower(
     bundle: Bundle,
     how: Lowering,
     folder: Path,
-    calibration: Sequence[Mapping[str, NDArray[Any]]] | None = None,
+    calibration: Sequence[Feeds] | None = None,
 ) -> Lowered:
     """Lower the graph of ``bundle`` and write it into ``folder``.
 
@@ -76,7 +86,8 @@ def lower(
     bundle.require_weights()
     bundle.check_graph(bundle.manifest.graph)
     model = ir.load(bundle.root / bundle.manifest.graph)
-    for each in _passes(how):
+    measured = magnitudes(bundle, calibration) if calibration else {}
+    for each in _passes(how, measured, bundle.manifest):
         each(model)
     try:
         weights = write_model(model, bundle.root, folder)
@@ -88,16 +99,30 @@ def lower(
     return Lowered(GRAPH, weights, how.precision)
 
 
-def _check(how: Lowering, calibration: Sequence[Mapping[str, NDArray[Any]]] | None) -> None:
-    if how.quantization != "none":
-        raise UsageError(f"no quantization is called {how.quantization!r}", "use none")
-    if calibration:
+def _check(how: Lowering, calibration: Sequence[Feeds] | None) -> None:
+    if how.form == "matmulnbits" and how.quantization not in ("int8", "int4"):
+        raise UsageError(f"matmulnbits cannot store {how.quantization}", "choose int8 or int4")
+    size = how.block_size
+    if size not in BLOCK_SIZES:
+        raise UsageError(f"the block size is {size}", f"choose one of {BLOCK_SIZES}")
+    wanted = how.quantization == "w8a8"
+    if wanted and not calibration:
+        raise UsageError("w8a8 needs calibration", "record states of this bundle and pass them")
+    if calibration and not wanted:
         raise UsageError(f"{how.quantization} takes no calibration", "leave it out")
 
 
-def _passes(how: Lowering) -> list[ir.passes.InPlacePass]:
-    """Return what is done to the graph, in order."""
-    passes: list[ir.passes.InPlacePass] = []
+def _passes(
+    how: Lowering, measured: Mapping[str, float], manifest: Manifest
+) -> Iterator[ir.passes.InPlacePass]:
+    """Yield what is done to the graph, in order."""
     if how.precision in LOW:
-        passes.append(LowerPrecision(LOW[how.precision]))
-    return passes
+        yield LowerPrecision(LOW[how.precision])
+    if how.quantization == "w8a8":
+        yield QuantizeActivations(measured)
+    if how.form == "matmulnbits":
+        yield MatMulNBits(_BITS[how.quantization], how.block_size)
+    elif how.quantization != "none":
+        yield QuantizeWeights(_BITS[how.quantization], how.block_size)
+    yield CheckGraph(manifest.inputs, manifest.outputs, _DOMAINS[how.form])
+    yield CheckTypes(LOW.get(how.precision, ir.DataType.FLOAT))

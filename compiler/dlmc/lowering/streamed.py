@@ -25,13 +25,19 @@ class Streamed(ir.LazyTensor):
         shape: what an engine reads.
         pieces: yields arrays that hold the values in order, whatever shape each has.
         name: of the initializer.
+        source: the weight that it is another form of.
     """
 
     def __init__(
-        self, dtype: ir.DataType, shape: tuple[int, ...], pieces: Pieces, name: str
+        self,
+        dtype: ir.DataType,
+        shape: tuple[int, ...],
+        pieces: Pieces,
+        name: str,
+        source: ir.TensorProtocol,
     ) -> None:
         super().__init__(self._whole, dtype, ir.Shape(shape), name=name)
-        self._pieces = pieces
+        self._pieces, self.source = pieces, source
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes in pieces, as a file holds them: little-endian, 4-bit values in pairs."""
@@ -104,11 +110,18 @@ def converted(source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> Strea
             with np.errstate(over="ignore"):
                 low = piece.astype(dtype.numpy())
             if not np.isfinite(low).all():
-                raise CheckpointError(
-                    f"the weight {source.name!r} holds {np.abs(piece).max():g}, which"
-                    f" {dtype.name.lower()} cannot hold",
-                    "lower to bfloat16 instead",
-                )
+                raise too_large(source, piece, dtype)
             yield low
 
-    return Streamed(dtype, tuple(source.shape.numpy()), pieces, name)
+    return Streamed(dtype, tuple(source.shape.numpy()), pieces, name, source)
+
+
+def too_large(
+    source: ir.TensorProtocol, values: NDArray[np.float32], dtype: ir.DataType
+) -> CheckpointError:
+    """Return the error for values of a weight that ``dtype`` cannot hold."""
+    return CheckpointError(
+        f"the weight {source.name!r} holds {np.abs(values).max():g}, too large for"
+        f" {dtype.name.lower()}",
+        "lower to bfloat16 instead",
+    )

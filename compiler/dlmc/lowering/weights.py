@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+_FORMS = frozenset({"Cast", "Transpose"})
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
@@ -27,3 +28,14 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     )
     graph.register_initializer(value)
     return value
+
+
+def remove_unread(graph: ir.Graph) -> None:
+    """Remove casts and transposes of weights that nothing reads now, and then such weights."""
+    for node in reversed(list(graph)):
+        value = node.outputs[0]
+        if node.op_type in _FORMS and not value.uses() and not value.is_graph_output():
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses():
+            del graph.initializers[name]

@@ -31,7 +31,7 @@ def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
       the way from one to the next.
     """
     islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS or _makes_floats(n)}
-    islands |= _rotation(graph) | _head(graph)
+    islands |= _rotation(graph) | head_nodes(graph)
     for node in reversed(list(graph)):
         if node.op_type in _MOVES and _floats(node.outputs) and _only_read_by(node, islands):
             islands.add(node)
@@ -69,7 +69,8 @@ def _rotation(graph: ir.Graph) -> set[ir.Node]:
     return found
 
 
-def _head(graph: ir.Graph) -> set[ir.Node]:
+def head_nodes(graph: ir.Graph) -> set[ir.Node]:
+    """Return what depends on the head's own inputs: everything from the rows it gathers on."""
     found: set[ir.Node] = set()
     values = [value for value in graph.inputs if value.name in HEAD_INPUTS]
     while values:

@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from dlmc.lowering.passes.fp32_islands import fp32_islands
 from dlmc.lowering.streamed import converted
-from dlmc.lowering.weights import add_initializer, weight_of
+from dlmc.lowering.weights import add_initializer, remove_unread, weight_of
 
 LOW = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _FULL = ir.DataType.FLOAT
@@ -20,7 +20,8 @@ class LowerPrecision(ir.passes.InPlacePass):
     a value and type stands where an island begins or ends. A weight whose stored type is the one
     its reader computes in is read as it is, without the export's ``Cast``; one that is stored low
     and read in float32 keeps a ``Cast``, which is exact; any other is converted when it is
-    written. Attention takes low queries, keys and values and computes its softmax in float32.
+    written. Attention takes low queries, keys and values; its ``softmax_precision`` stays unset,
+    because TensorRT refuses it and all targets compute that softmax in float32 unasked.
 
     Args:
         dtype: FLOAT16 or BFLOAT16.
@@ -56,7 +57,7 @@ class LowerPrecision(ir.passes.InPlacePass):
         for value in list(graph.outputs):
             if str(value.name).startswith(_CACHE[1]):
                 borders.hand_out(value, self._low)
-        borders.remove_unread_casts()
+        remove_unread(graph)
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
@@ -71,8 +72,6 @@ class LowerPrecision(ir.passes.InPlacePass):
             if value.dtype == _FULL:
                 # A new type, because setting the old one's dtype would change all who share it.
                 value.type = ir.TensorType(self._low)
-        if node.op_type == "Attention":
-            node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(_FULL))
 
 
 class _Borders:
@@ -101,15 +100,6 @@ class _Borders:
         low = self._as(value, dtype)
         low.name = name
         self._graph.outputs[index] = low
-
-    def remove_unread_casts(self) -> None:
-        """Remove the export's casts of weights, and initializers that nothing reads now."""
-        for node in list(self._graph):
-            if node.op_type == "Cast" and not node.outputs[0].uses() and not _is_output(node):
-                self._graph.remove(node, safe=True)
-        for name, value in list(self._graph.initializers.items()):
-            if not value.uses():
-                del self._graph.initializers[name]
 
     def _as(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         if value.dtype == dtype:
@@ -143,7 +133,3 @@ class _Borders:
 
 def _only_output(node: ir.Node) -> ir.Value | None:
     return node.outputs[0] if len(node.outputs) == 1 else None
-
-
-def _is_output(node: ir.Node) -> bool:
-    return any(value.is_graph_output() for value in node.outputs)
