@@ -1,6 +1,8 @@
 """What all tests share: paths, hypothesis profiles, no hub and no accidental threads."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,31 @@ def repository() -> Path:
 def goldens() -> Path:
     """The golden packs of the repository. Only ``tests/golden`` also runs on other folders."""
     return ROOT / "tests" / "goldens"
+
+
+@pytest.fixture(scope="session")
+def _tiny_originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    from dlmc.export.pipeline import ExportOptions, export_checkpoint
+
+    folder = tmp_path_factory.mktemp("tiny")
+
+    def get(name: str) -> Path:
+        if not (folder / name).exists():
+            source, recipe = str(ROOT / "artifacts" / name), f"tiny/{name}"
+            export_checkpoint(ExportOptions(source=source, output=folder / name, recipe=recipe))
+        return folder / name
+
+    return get
+
+
+@pytest.fixture
+def tiny_bundle(_tiny_originals: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a bundle of a shipped checkpoint without engines: ``tiny_bundle("tiny-sdar")``.
+
+    Each test has its own folder; files are hard links, so write them anew instead of into them.
+    """
+
+    def get(name: str) -> Path:
+        return shutil.copytree(_tiny_originals(name), tmp_path / name, copy_function=os.link)
+
+    return get

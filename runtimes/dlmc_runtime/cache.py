@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlmc_runtime.manifest import Model
+from dlmc_runtime import bfloat16
+from dlmc_runtime.manifest import Model, Precision
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,23 @@ class Cache(Protocol):
         ...
 
 
+_STORED: dict[Precision, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,  # its bits
+}
+
+
+def widen(array: NDArray[Any], dtype: Precision) -> NDArray[np.float32]:
+    """Return a float32 copy of an array of ``dtype``, bfloat16 as bits."""
+    return bfloat16.to_float32(array) if dtype == "bfloat16" else array.astype(np.float32)
+
+
+def narrow(array: NDArray[np.float32], dtype: Precision) -> NDArray[Any]:
+    """Return float32 values in ``dtype``, bfloat16 as bits."""
+    return bfloat16.from_float32(array) if dtype == "bfloat16" else array.astype(_STORED[dtype])
+
+
 def cache_names(model: Model) -> list[str]:
     """Return the graph inputs of a cache, in the graph's order."""
     return [
@@ -53,17 +71,17 @@ def cache_names(model: Model) -> list[str]:
 
 
 class HostCache:
-    """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input."""
+    """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input; bfloat16 is kept as bits."""
 
-    def __init__(
-        self, model: Model, batch: int, size: int, dtype: type[np.floating] = np.float32
-    ) -> None:
+    def __init__(self, model: Model, batch: int, size: int, dtype: Precision = "float32") -> None:
         shape = (batch, model.num_key_value_heads, size, model.head_dim)
-        self.size = size
-        self.past = {name: np.zeros(shape, dtype) for name in cache_names(model)}
+        self.size, self.dtype = size, dtype
+        self.past: dict[str, NDArray[Any]] = {
+            name: np.zeros(shape, _STORED[dtype]) for name in cache_names(model)
+        }
         self.filled = np.zeros(batch, dtype=np.int64)
 
-    def write(self, row: int, count: int, present: Sequence[NDArray[np.floating]]) -> None:
+    def write(self, row: int, count: int, present: Sequence[NDArray[Any]]) -> None:
         """Append the first ``count`` positions of ``present`` [B,H_kv,T,D] to a row.
 
         ``present`` lists key and value layer by layer, as the graph's outputs do.
@@ -75,11 +93,11 @@ class HostCache:
 
     def contents(self) -> Contents:
         """Return a copy of everything in it."""
-        past = {name: array.astype(np.float32) for name, array in self.past.items()}
+        past = {name: widen(array, self.dtype) for name, array in self.past.items()}
         return Contents(past, self.filled.copy())
 
     def restore(self, contents: Contents) -> None:
         """Make it hold ``contents``."""
         for name, array in contents.past.items():
-            self.past[name][...] = array
+            self.past[name][...] = narrow(array, self.dtype)
         self.filled[...] = contents.filled

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dlmc_runtime.cache import HostCache
+from dlmc_runtime.cache import HostCache, narrow
 
 
 @pytest.fixture
@@ -48,11 +48,13 @@ def test_a_write_beyond_the_end_or_of_other_layers_fails(model):
         cache.write(0, 1, present(model, 1, 1)[:-1])
 
 
-def test_contents_are_a_copy_that_restores(model):
-    cache, other = HostCache(model, 2, 5, np.float16), HostCache(model, 2, 5)
-    cache.write(1, 2, present(model, 2, 3))
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_contents_are_a_copy_that_restores(model, dtype):
+    cache, other = HostCache(model, 2, 5, dtype), HostCache(model, 2, 5)
+    own = [narrow(array, dtype) for array in present(model, 2, 3)]
+    cache.write(1, 2, own)
     contents = cache.contents()
-    cache.write(1, 1, present(model, 2, 3))
+    cache.write(1, 1, own)
     assert contents.size == 5
     assert contents.filled.tolist() == [0, 2]
     other.restore(contents)

@@ -26,4 +26,13 @@ TARGETS: dict[str, Target] = {
     "onnxruntime-cpu": Target(
         "dlmc.targets.onnxruntime_cpu", "", {"float32": ("none", "int8", "int4", "w8a8")}
     ),
+    "openvino-cpu": Target(
+        "dlmc.targets.openvino_cpu",
+        "openvino",
+        {
+            "float32": ("none", "int8", "int4", "w8a8"),
+            "bfloat16": ("none", "int8", "int4", "w8a8"),
+        },
+        frozenset({"model_cache"}),
+    ),
 }

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from dlmc.lowering.lower import Form, Lowering, lower
 from dlmc.targets.build import BuildPlan, memory
 from dlmc_runtime.manifest import Precision
 
@@ -27,13 +27,25 @@ class Graph:
     memory: int
 
 
-def lowered(plan: BuildPlan, folder: Path, form: Literal["qdq", "matmulnbits"]) -> Graph:
-    """Return the graph for ``plan``; written into ``folder`` where it is not the bundle's own."""
+def lowered(plan: BuildPlan, folder: Path, form: Form) -> Graph:
+    """Return the graph for ``plan``, written into ``folder`` where it is not the bundle's own.
+
+    Args:
+        plan: what to build.
+        folder: where a graph of the engine's own goes.
+        form: how the target wants quantized weights.
+
+    Raises:
+        DlmcError: as `dlmc.lowering.lower.lower`.
+    """
     bundle, manifest = plan.bundle, plan.bundle.manifest
     if plan.precision == manifest.precision and plan.options.quantization == "none":
         weights = sum(manifest.files[name].size for name in manifest.weights)
         return _graph(plan, bundle.root / manifest.graph, None, manifest.precision, weights)
-    raise NotImplementedError
+    how = Lowering(plan.precision, plan.options.quantization, form)
+    made = lower(bundle, how, folder)
+    weights = sum((folder / name).stat().st_size for name in made.weights)
+    return _graph(plan, folder / made.graph, made.graph, plan.precision, weights)
 
 
 def _graph(

@@ -30,6 +30,7 @@ class BuildOptions:
         version_compatible: let later versions of the library run the engine.
         hardware_compatible: let other GPUs of the same or a later generation run it.
         timing_cache: file of measured kernel times to start from and to update.
+        model_cache: keep what the library compiles in the user's cache folder, to load faster.
         log: file that takes the library's detailed log.
     """
 
@@ -41,6 +42,7 @@ class BuildOptions:
     version_compatible: bool = False
     hardware_compatible: bool = False
     timing_cache: Path | None = None
+    model_cache: bool = False
     log: Path | None = None
 
 

@@ -32,6 +32,12 @@ class EngineKind:
 
 ENGINES: dict[str, EngineKind] = {
     "onnxruntime-cpu": EngineKind("onnxruntime", "OnnxRuntimeEngine", "onnxruntime"),
+    "onnxruntime-cuda": EngineKind(
+        "onnxruntime_cuda", "OnnxRuntimeCudaEngine", "onnxruntime-gpu", gpu=True
+    ),
+    "tensorrt": EngineKind("tensorrt", "TensorRTEngine", "tensorrt", gpu=True),
+    "tensorrt-rtx": EngineKind("tensorrt", "TensorRTEngine", "tensorrt-rtx-cu13", gpu=True),
+    "openvino-cpu": EngineKind("openvino", "OpenVinoEngine", "openvino"),
 }
 
 

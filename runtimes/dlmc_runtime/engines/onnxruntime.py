@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -25,7 +24,11 @@ _TYPES = {
 
 
 def open_session(
-    bundle: Bundle, plan: str, files: Iterable[str] = (), cache_dtype: Precision = "float32"
+    bundle: Bundle,
+    plan: str,
+    files: Iterable[str] = (),
+    cache_dtype: Precision = "float32",
+    providers: Sequence[tuple[str, dict[str, str]]] = (("CPUExecutionProvider", {}),),
 ) -> onnxruntime.InferenceSession:
     """Open a session on a graph of the bundle.
 
@@ -34,6 +37,7 @@ def open_session(
         plan: the graph.
         files: what it may read besides the bundle's weights.
         cache_dtype: type of its caches.
+        providers: what may run it and with which settings, the first choice first.
 
     Raises:
         BundleError: the graph reads files that the manifest does not list.
@@ -47,7 +51,7 @@ def open_session(
         session = onnxruntime.InferenceSession(
             str(path),
             options,
-            providers=["CPUExecutionProvider"],
+            providers=list(providers),
             enable_fallback=0,  # there is nothing to fall back to, only a message on stdout
         )
         inputs, outputs = _signature(session.get_inputs()), _signature(session.get_outputs())
@@ -94,9 +98,6 @@ def _compare_caches(found: list[list[int | str]], model: Model, where: Path) -> 
         raise EngineError(f"{where} and its manifest disagree about the cache", "export it again")
 
 
-_CACHE_DTYPES: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float16": np.float16}
-
-
 class OnnxRuntimeEngine:
     """A session whose caches live on the host."""
 
@@ -106,7 +107,7 @@ class OnnxRuntimeEngine:
         self._session: onnxruntime.InferenceSession | None = open_session(
             bundle, record.plan, record.files, record.cache_dtype
         )
-        self._cache_dtype = _CACHE_DTYPES[record.cache_dtype]
+        self._cache_dtype = record.cache_dtype
         self._present = [
             spec.name for spec in bundle.manifest.outputs if spec.name.startswith("present.")
         ]

@@ -45,18 +45,19 @@ def export(folder, family):
     confident(folder / "checkpoint" / "model.safetensors")
     root = folder / "bundle"
     export_checkpoint(ExportOptions(source=str(folder / "checkpoint"), output=root))
-    build_engine(plan_build(root, "onnxruntime-cpu", REQUESTS[family]))
     return Bundle.open(root)
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """Return the bundle of a family."""
+    """Return the bundle of a family, with an engine for a target."""
     made = {}
 
-    def get(family):
+    def get(family, target="onnxruntime-cpu"):
         if family not in made:
             made[family] = export(tmp_path_factory.mktemp(family), family)
+        if target not in made[family].engine_names():
+            build_engine(plan_build(made[family].root, target, REQUESTS[family]))
         return made[family]
 
     return get

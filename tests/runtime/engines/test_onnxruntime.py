@@ -1,20 +1,14 @@
 import shutil
-from dataclasses import replace
 
 import handmade
-import numpy as np
 import pytest
 
 from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
-from dlmc.validate.reference import load_reference
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Store
-from dlmc_runtime.engines.onnxruntime import OnnxRuntimeEngine
-from dlmc_runtime.errors import BundleError, EngineError, UsageError
-from dlmc_runtime.generate import Generator
-from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.errors import EngineError
 
 TARGET = "onnxruntime-cpu"
 
@@ -47,28 +41,6 @@ def fed(engine):
     return inputs
 
 
-def test_a_forward_answers_for_the_rows_it_is_asked_about(engine):
-    assert isinstance(engine, OnnxRuntimeEngine)
-    assert engine.profiles == handmade.PROFILES
-    out = engine.forward(fed(engine), engine.cache(1, 24), [])
-    assert out.sampled_id.tolist() == [handmade.TABLE[[11, 10, 9, 8]].tolist()]
-    assert out.top_ids[..., 0].tolist() == out.sampled_id.tolist()
-    np.testing.assert_allclose(out.sampled_logit, -0.1)
-    assert out.logsumexp.dtype == np.float32
-
-
-def test_a_forward_stores_what_it_is_told_to(engine):
-    cache = engine.cache(1, 24)
-    engine.forward(fed(engine), cache, [])
-    assert cache.filled.tolist() == [0]
-    engine.forward(fed(engine), cache, [Store(0, 3)])
-    engine.forward(fed(engine), cache, [Store(0, 4)])
-    assert cache.filled.tolist() == [7]
-    keys, values = cache.past.values()
-    assert keys[0, 0, :8, 0].tolist() == [4, 5, 6, 4, 5, 6, 7, 0]
-    assert values[0, 0, :8, 0].tolist() == [-4, -5, -6, -4, -5, -6, -7, 0]
-
-
 def test_only_what_is_stored_leaves_the_engine(engine):
     asked = []
 
@@ -85,14 +57,6 @@ def test_only_what_is_stored_leaves_the_engine(engine):
     assert asked[1][7:] == ["present.0.key", "present.0.value"]
 
 
-def test_a_closed_engine_says_so(engine):
-    inputs, cache = fed(engine), engine.cache(1, 24)
-    engine.close()
-    engine.close()
-    with pytest.raises(EngineError, match="was closed"):
-        engine.forward(inputs, cache, [])
-
-
 def test_a_failing_forward_is_one_sentence_and_nothing_on_stderr(engine, capfd):
     inputs = fed(engine)
     inputs.head_rows[:] = 99
@@ -100,20 +64,6 @@ def test_a_failing_forward_is_one_sentence_and_nothing_on_stderr(engine, capfd):
         engine.forward(inputs, engine.cache(1, 24), [])
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_an_unknown_target_lists_the_known_ones(original):
-    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnx"):
-        engines.load(Bundle.open(original), "abacus")
-
-
-def test_an_engine_needs_weights_and_a_build(root):
-    shutil.rmtree(root / "engines")
-    with pytest.raises(BundleError, match="no engine for onnxruntime-cpu found"):
-        engines.load(Bundle.open(root), TARGET)
-    handmade.seal(root, weights=())
-    with pytest.raises(BundleError, match="has no weights"):
-        engines.load(Bundle.open(root), TARGET)
 
 
 def reload(root, model):
@@ -129,109 +79,3 @@ def test_what_onnx_runtime_refuses_is_one_sentence(root, capfd):
         reload(root, model)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_graph_must_have_the_inputs_and_outputs_of_its_manifest(root):
-    renamed = handmade.graph()
-    renamed.graph.input[0].name = "ids"
-    with pytest.raises(EngineError, match="cannot load"):
-        reload(root, renamed)
-    missing = handmade.graph()
-    del missing.graph.output[-1]
-    with pytest.raises(EngineError, match=r"disagree about present\.0\.value"):
-        reload(root, missing)
-    with pytest.raises(EngineError, match="disagree about temperature"):
-        reload(root, handmade.graph(temperature="int64"))
-    flat = handmade.graph()
-    del flat.graph.input[-1].type.tensor_type.shape.dim[0]
-    with pytest.raises(EngineError, match="disagree about uniform"):
-        reload(root, flat)
-
-
-@pytest.mark.parametrize("key", ["num_hidden_layers", "num_key_value_heads", "head_dim"])
-@pytest.mark.parametrize("value", [2, 1 << 40])
-def test_a_graph_must_have_the_caches_of_its_manifest(root, key, value):
-    model = {**Bundle.open(root).manifest.model.model_dump(), key: value}
-    handmade.rebind(handmade.seal(root, model=model))
-    with pytest.raises(EngineError, match="disagree about the cache"):
-        engines.load(Bundle.open(root), TARGET)
-
-
-def test_a_graph_that_answers_other_shapes_is_refused(root):
-    model = handmade.graph()
-    model.graph.node[0].input[1] = "position_ids"  # one answer for each position fed
-    model.graph.node[0].op_type = "Sub"
-    model.graph.node[0].attribute.pop()
-    engine = reload(root, model)
-    inputs = engine.inputs(engine.profiles[1])
-    inputs.position_ids[:] = 1
-    with pytest.raises(EngineError, match="answers other shapes than 1x8 over 24, 1 rows"):
-        engine.forward(inputs, engine.cache(1, 24), [])
-
-
-def generate(engine, requests):
-    return [replace(result, seconds=0.0) for result in Generator(engine, None).run(requests)]
-
-
-SAMPLERS = {
-    "llada": [
-        SamplerConfig(),
-        SamplerConfig(steps=3, block_length=5),
-        SamplerConfig(threshold=0.6),
-        SamplerConfig(factor=1.0),
-        SamplerConfig(name="random", steps=4),
-    ],
-    "sdar": [
-        SamplerConfig(name="low_confidence_static", steps=2),
-        SamplerConfig(name="low_confidence_dynamic", threshold=0.5),
-        SamplerConfig(name="sequential"),
-        SamplerConfig(name="low_confidence_dynamic", top_k=1),
-        SamplerConfig(name="low_confidence_static", top_k=20, top_p=0.9),
-    ],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", SAMPLERS)
-def test_the_engine_gives_the_tokens_of_torch_and_a_batch_those_of_its_rows(
-    exported, prompts, family
-):
-    bundle = exported(family)
-    with Generator.load(bundle.root) as generator:
-        reference = load_reference(bundle, generator.profiles)
-        requests = [
-            generator.request(prompt, max_new_tokens=14, sampler=sampler, seed=5, ignore_eos=True)
-            for prompt, sampler in zip(prompts, SAMPLERS[family], strict=True)
-        ]
-        alone = [generate(generator.engine, [request])[0] for request in requests]
-        assert alone == [generate(reference, [request])[0] for request in requests]
-        assert generate(generator.engine, requests) == alone
-    assert len({result.tokens for result in alone}) == len(prompts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", SAMPLERS)
-def test_draws_do_not_depend_on_the_engine(exported, prompts, family):
-    bundle = exported(family)
-    with Generator.load(bundle.root) as generator:
-        reference = load_reference(bundle, generator.profiles)
-        hot = generator.sampler.updated(temperature=1.0)
-        texts = set()
-        for seed in range(3):
-            request = generator.request(
-                prompts[1], max_new_tokens=8, sampler=hot, seed=seed, ignore_eos=True
-            )
-            ours, theirs = (generate(e, [request])[0] for e in (generator.engine, reference))
-            assert ours == theirs
-            texts.add(ours.tokens)
-    assert len(texts) == 3
-
-
-@pytest.mark.slow
-def test_text_goes_in_and_out(exported):
-    with Generator.load(exported("sdar").root) as generator:
-        request = generator.request("hello", max_new_tokens=6, ignore_eos=True)
-        result = generator.run([request])[0]
-        assert generator.text is not None
-        assert result.text == generator.text.decode(result.tokens)
-        assert len(result.tokens) == 6

@@ -1,0 +1,206 @@
+"""What every engine that runs on this machine must do alike, whatever its library."""
+
+import shutil
+from dataclasses import replace
+
+import handmade
+import numpy as np
+import pytest
+
+from dlmc.targets.build import build_engine, plan_build
+from dlmc.targets.profiles import ProfileRequest
+from dlmc.validate.reference import load_reference
+from dlmc_runtime import engines
+from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engines.base import Store
+from dlmc_runtime.errors import BundleError, EngineError, UsageError
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.samplers.config import SamplerConfig
+
+
+@pytest.fixture(scope="session", params=["onnxruntime-cpu", "openvino-cpu"])
+def target(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory, target):
+    root = handmade.write(tmp_path_factory.mktemp(target) / "bundle")
+    build_engine(plan_build(root, target, ProfileRequest()))
+    return root
+
+
+@pytest.fixture
+def root(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "bundle")
+
+
+@pytest.fixture
+def engine(original, target):
+    made = engines.load(Bundle.open(original), target)
+    yield made
+    made.close()
+
+
+def fed(engine):
+    inputs = engine.inputs(engine.profiles[0])
+    inputs.input_ids[:] = [[4, 5, 6, 7]]
+    inputs.position_ids[:] = [[8, 9, 10, 11]]
+    inputs.head_rows[:] = [[3, 2, 1, 0]]
+    inputs.attention_mask[:] = True
+    return inputs
+
+
+def test_a_forward_answers_for_the_rows_it_is_asked_about(engine):
+    assert engine.profiles == handmade.PROFILES
+    out = engine.forward(fed(engine), engine.cache(1, 24), [])
+    assert out.sampled_id.tolist() == [handmade.TABLE[[11, 10, 9, 8]].tolist()]
+    assert out.top_ids[..., 0].tolist() == out.sampled_id.tolist()
+    np.testing.assert_allclose(out.sampled_logit, -0.1)
+    assert out.logsumexp.dtype == np.float32
+
+
+def test_a_forward_stores_what_it_is_told_to(engine):
+    cache = engine.cache(1, 24)
+    engine.forward(fed(engine), cache, [])
+    assert cache.filled.tolist() == [0]
+    engine.forward(fed(engine), cache, [Store(0, 3)])
+    engine.forward(fed(engine), cache, [Store(0, 4)])
+    assert cache.filled.tolist() == [7]
+    keys, values = cache.past.values()
+    assert keys[0, 0, :8, 0].tolist() == [4, 5, 6, 4, 5, 6, 7, 0]
+    assert values[0, 0, :8, 0].tolist() == [-4, -5, -6, -4, -5, -6, -7, 0]
+
+
+def test_a_closed_engine_says_so(engine):
+    inputs, cache = fed(engine), engine.cache(1, 24)
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        engine.forward(inputs, cache, [])
+
+
+def test_an_unknown_target_lists_the_known_ones(original):
+    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnx"):
+        engines.load(Bundle.open(original), "abacus")
+
+
+def test_an_engine_needs_weights_and_a_build(root, target):
+    shutil.rmtree(root / "engines")
+    with pytest.raises(BundleError, match=r"no engine for .* found"):
+        engines.load(Bundle.open(root), target)
+    handmade.seal(root, weights=())
+    with pytest.raises(BundleError, match="has no weights"):
+        engines.load(Bundle.open(root), target)
+
+
+def reload(root, target, model):
+    (root / "denoiser.onnx").write_bytes(model.SerializeToString())
+    handmade.rebind(handmade.seal(root), target)
+    return engines.load(Bundle.open(root), target)
+
+
+def test_a_graph_must_have_the_inputs_and_outputs_of_its_manifest(root, target):
+    renamed = handmade.graph()
+    renamed.graph.input[0].name = "ids"
+    with pytest.raises(EngineError, match="cannot load"):
+        reload(root, target, renamed)
+    missing = handmade.graph()
+    del missing.graph.output[-1]
+    with pytest.raises(EngineError, match=r"disagree about present\.0\.value"):
+        reload(root, target, missing)
+    with pytest.raises(EngineError, match="disagree about temperature"):
+        reload(root, target, handmade.graph(temperature="int64"))
+    flat = handmade.graph()
+    del flat.graph.input[-1].type.tensor_type.shape.dim[0]
+    with pytest.raises(EngineError, match="disagree about uniform"):
+        reload(root, target, flat)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_key_value_heads", "head_dim"])
+@pytest.mark.parametrize("value", [2, 1 << 40])
+def test_a_graph_must_have_the_caches_of_its_manifest(root, target, key, value):
+    model = {**Bundle.open(root).manifest.model.model_dump(), key: value}
+    handmade.rebind(handmade.seal(root, model=model), target)
+    with pytest.raises(EngineError, match="disagree about the cache"):
+        engines.load(Bundle.open(root), target)
+
+
+def test_a_graph_that_answers_other_shapes_is_refused(root, target):
+    model = handmade.graph()
+    model.graph.node[0].input[1] = "position_ids"  # one answer for each position fed
+    model.graph.node[0].op_type = "Sub"
+    model.graph.node[0].attribute.pop()
+    engine = reload(root, target, model)
+    inputs = engine.inputs(engine.profiles[1])
+    inputs.position_ids[:] = 1
+    with pytest.raises(EngineError, match="answers other shapes than 1x8 over 24, 1 rows"):
+        engine.forward(inputs, engine.cache(1, 24), [])
+
+
+def generate(engine, requests):
+    return [replace(result, seconds=0.0) for result in Generator(engine, None).run(requests)]
+
+
+SAMPLERS = {
+    "llada": [
+        SamplerConfig(),
+        SamplerConfig(steps=3, block_length=5),
+        SamplerConfig(threshold=0.6),
+        SamplerConfig(factor=1.0),
+        SamplerConfig(name="random", steps=4),
+    ],
+    "sdar": [
+        SamplerConfig(name="low_confidence_static", steps=2),
+        SamplerConfig(name="low_confidence_dynamic", threshold=0.5),
+        SamplerConfig(name="sequential"),
+        SamplerConfig(name="low_confidence_dynamic", top_k=1),
+        SamplerConfig(name="low_confidence_static", top_k=20, top_p=0.9),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SAMPLERS)
+def test_the_engine_gives_the_tokens_of_torch_and_a_batch_those_of_its_rows(
+    exported, prompts, family, target
+):
+    bundle = exported(family, target)
+    with Generator.load(bundle.root, target) as generator:
+        reference = load_reference(bundle, generator.profiles)
+        requests = [
+            generator.request(prompt, max_new_tokens=14, sampler=sampler, seed=5, ignore_eos=True)
+            for prompt, sampler in zip(prompts, SAMPLERS[family], strict=True)
+        ]
+        alone = [generate(generator.engine, [request])[0] for request in requests]
+        assert alone == [generate(reference, [request])[0] for request in requests]
+        assert generate(generator.engine, requests) == alone
+    assert len({result.tokens for result in alone}) == len(prompts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SAMPLERS)
+def test_draws_do_not_depend_on_the_engine(exported, prompts, family, target):
+    bundle = exported(family, target)
+    with Generator.load(bundle.root, target) as generator:
+        reference = load_reference(bundle, generator.profiles)
+        hot = generator.sampler.updated(temperature=1.0)
+        texts = set()
+        for seed in range(3):
+            request = generator.request(
+                prompts[1], max_new_tokens=8, sampler=hot, seed=seed, ignore_eos=True
+            )
+            ours, theirs = (generate(e, [request])[0] for e in (generator.engine, reference))
+            assert ours == theirs
+            texts.add(ours.tokens)
+    assert len(texts) == 3
+
+
+@pytest.mark.slow
+def test_text_goes_in_and_out(exported, target):
+    with Generator.load(exported("sdar", target).root, target) as generator:
+        request = generator.request("hello", max_new_tokens=6, ignore_eos=True)
+        result = generator.run([request])[0]
+        assert generator.text is not None
+        assert result.text == generator.text.decode(result.tokens)
+        assert len(result.tokens) == 6
