@@ -1,0 +1,56 @@
+from collections import Counter
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import feeds, run
+
+from dlmc.lowering.passes.check_types import CheckTypes
+from dlmc.lowering.passes.gemm_weights import GemmWeights
+
+
+@pytest.fixture(params=["sdar", "llada"])
+def model(request) -> ir.Model:
+    return ir.load(request.getfixturevalue(request.param).root / "denoiser.onnx")
+
+
+def test_answers_are_the_same(model):
+    inputs = feeds(model)
+    before = run(model, inputs)
+    assert GemmWeights()(model).modified
+    CheckTypes(ir.DataType.FLOAT)(model)
+    after = run(model, inputs)
+    assert before.keys() == after.keys()
+    for name, values in before.items():
+        np.testing.assert_allclose(after[name], values, atol=1e-5, err_msg=name)
+    assert after["top_logits"].std() > 0.1
+
+
+def test_no_transpose_of_a_weight_is_left_and_rows_are_made_once(model):
+    before = Counter(node.op_type for node in model.graph)
+    GemmWeights()(model)
+    found = Counter(node.op_type for node in model.graph)
+    assert found["Gemm"] == before["MatMul"] == 7 * 6 + 1
+    assert found["MatMul"] == 0
+    assert before["Transpose"] - found["Transpose"] == before["MatMul"]
+    rows = [node for node in model.graph if str(node.name).endswith(".Rows")]
+    assert len(rows) == 4 * 6 + 1  # before q, k, v; o; gate, up; down; and the head
+
+
+def test_names_of_what_leaves_a_product_stay(model):
+    names = {node.outputs[0].name for node in model.graph if node.op_type == "MatMul"}
+    GemmWeights()(model)
+    assert names <= {value.name for node in model.graph for value in node.outputs}
+
+
+def test_a_second_time_changes_nothing(model):
+    GemmWeights()(model)
+    assert not GemmWeights()(model).modified
+
+
+def test_products_without_a_weight_are_left_alone():
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["b", 2, 3]))
+    y = ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([3, 3]))
+    node = ir.node("MatMul", [x, y], name="product")
+    graph = ir.Graph([x, y], node.outputs, nodes=[node], opset_imports={"": 23}, name="g")
+    assert not GemmWeights()(ir.Model(graph, ir_version=10)).modified
