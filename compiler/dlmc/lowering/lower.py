@@ -10,6 +10,8 @@ import onnx_ir as ir
 from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.lowering.calibrate import Feeds, magnitudes
 from dlmc.lowering.passes.check_types import CheckTypes
+from dlmc.lowering.passes.gather_stored import GatherStored
+from dlmc.lowering.passes.gemm_weights import GemmWeights
 from dlmc.lowering.passes.lower_precision import LOW, LowerPrecision
 from dlmc.lowering.passes.matmul_nbits import DOMAIN, MatMulNBits
 from dlmc.lowering.passes.quantize_activations import QuantizeActivations
@@ -22,11 +24,11 @@ from dlmc_runtime.manifest import Manifest, Precision
 __all__ = ["Form", "Lowered", "Lowering", "Precision", "Quantization", "lower"]
 
 Quantization = Literal["none", "int8", "int4", "w8a8"]
-Form = Literal["qdq", "matmulnbits"]
+Form = Literal["qdq", "onnxruntime"]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _BITS: dict[Quantization, int] = {"int8": 8, "int4": 4, "w8a8": 8}
-_DOMAINS: dict[Form, tuple[str, ...]] = {"qdq": (), "matmulnbits": (DOMAIN,)}
+_DOMAINS: dict[Form, tuple[str, ...]] = {"qdq": (), "onnxruntime": (DOMAIN,)}
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Lowering:
     Attributes:
         precision: type of values and caches outside the parts that stay float32.
         quantization: how the weights of the layers' linear maps are stored.
-        form: how quantized weights are written down: ``qdq`` is plain ONNX, ``matmulnbits`` an
-            operator of ONNX Runtime.
+        form: how weights are written down: ``qdq`` is plain ONNX; ``onnxruntime`` has operators
+            of its own for quantized ones, and reads others without widening and turning them.
         block_size: weights that share a scale in ``int4``.
     """
 
@@ -100,8 +102,6 @@ def lower(
 
 
 def _check(how: Lowering, calibration: Sequence[Feeds] | None) -> None:
-    if how.form == "matmulnbits" and how.quantization not in ("int8", "int4"):
-        raise UsageError(f"matmulnbits cannot store {how.quantization}", "choose int8 or int4")
     size = how.block_size
     if size not in BLOCK_SIZES:
         raise UsageError(f"the block size is {size}", f"choose one of {BLOCK_SIZES}")
@@ -120,9 +120,12 @@ def _passes(
         yield LowerPrecision(LOW[how.precision])
     if how.quantization == "w8a8":
         yield QuantizeActivations(measured)
-    if how.form == "matmulnbits":
+    if how.form == "onnxruntime" and how.quantization in ("int8", "int4"):
         yield MatMulNBits(_BITS[how.quantization], how.block_size)
     elif how.quantization != "none":
         yield QuantizeWeights(_BITS[how.quantization], how.block_size)
+    if how.form == "onnxruntime":
+        yield GatherStored()
+        yield GemmWeights()
     yield CheckGraph(manifest.inputs, manifest.outputs, _DOMAINS[how.form])
     yield CheckTypes(LOW.get(how.precision, ir.DataType.FLOAT))

@@ -128,7 +128,7 @@ def save_states(states: Sequence[Feeds], folder: Path) -> list[Path]:
 
 
 def load_states(path: Path, batch: int = 1) -> list[Feeds]:
-    """Read states that `save_states` wrote, ``batch`` rows each.
+    """Read states that `save_states` wrote, ``batch`` rows each; rows left over are dropped.
 
     Raises:
         DlmcError: the file cannot be read, or is none of these.
@@ -141,5 +141,5 @@ def load_states(path: Path, batch: int = 1) -> list[Feeds]:
     count = min((len(array) for array in stacked.values()), default=0)
     return [
         {name: array[start : start + batch] for name, array in stacked.items()}
-        for start in range(0, count, batch)
+        for start in range(0, count - batch + 1, batch)
     ]

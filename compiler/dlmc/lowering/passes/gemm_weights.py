@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from dlmc.lowering.weights import add_initializer, remove_unread
+from dlmc.lowering.weights import add_initializer, remove_unread, weight_of
 
 _RANK = 3
 
@@ -40,8 +40,8 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     if x is None or x.shape is None or x.shape.rank() != _RANK:
         return None
     weight = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else None
-    if weight is None or weight.shape is None or not weight.shape.is_static():
-        return None
+    if weight_of(weight) is None or weight is None or weight.shape is None:
+        return None  # quantized weights keep the form that engines look for
     return (x, weight) if weight.shape.rank() == 2 else None
 
 
