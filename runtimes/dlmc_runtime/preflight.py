@@ -47,12 +47,16 @@ class ThisMachine:
 
     def compute_capability(self) -> str | None:
         """Return the first GPU's, such as ``sm89``; None where no GPU answers."""
-        return None
+        from dlmc_runtime.engines import cuda
+
+        return cuda.compute_capability()
 
     def free_memory(self, *, gpu: bool) -> int | None:
         """Return the free bytes of the GPU or the host, None where unknown."""
         if gpu:
-            return None
+            from dlmc_runtime.engines import cuda
+
+            return cuda.free_memory()
         try:
             text = Path("/proc/meminfo").read_text(encoding="ascii")
             lines = dict(line.split(":", 1) for line in text.splitlines())
@@ -96,7 +100,7 @@ def _gpu_obstacle(record: EngineRecord, here: Machine, again: str) -> tuple[str,
         return f"{record.target} needs a GPU ({', '.join(wanted)}), none answers here", (
             "run it where there is one; nvidia-smi shows what the driver sees"
         )
-    newer = record.requires.newer_gpus and int(found[2:]) >= min(int(one[2:]) for one in wanted)
+    newer = record.requires.newer_gpus and int(found[2:]) >= max(int(one[2:]) for one in wanted)
     if found not in wanted and not newer:
         return f"the engine was built for {', '.join(wanted)}, this GPU is {found}", again
     return None

@@ -1,6 +1,7 @@
 """An engine that does not fit is refused with one sentence, before its library is imported."""
 
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import pytest
 
@@ -108,6 +109,12 @@ def test_newer_gpus_run_a_hardware_compatible_engine(gpu):
     assert preflight.obstacle(record(**needs), Box({"tensorrt": "11.1.0"}, gpu=gpu)) is None
 
 
+def test_newer_means_newer_than_all_it_was_built_for():
+    needs = {**FOR_GPU, "compute_capabilities": ("sm80", "sm89"), "newer_gpus": True}
+    with pytest.raises(EngineError, match="built for sm80, sm89, this GPU is sm87"):
+        preflight.check(record(**needs), Box({"tensorrt": "11.1.0"}, gpu="sm87"))
+
+
 def test_any_version_runs_a_plain_graph():
     assert preflight.obstacle(record(match="any"), Box({"tensorrt": "7"})) is None
 
@@ -116,6 +123,25 @@ def test_unknown_memory_is_no_obstacle():
     assert (
         preflight.obstacle(record(memory=1 << 40), Box({"tensorrt": "11.1.0"}, memory=None)) is None
     )
+
+
+def test_the_gpu_of_this_machine_is_asked_only_where_one_is_needed(monkeypatch):
+    asked = []
+    monkeypatch.setattr("dlmc_runtime.engines.cuda.compute_capability", lambda: asked.append("gpu"))
+    monkeypatch.setattr("dlmc_runtime.engines.cuda.free_memory", lambda: asked.append("memory"))
+    here = version("onnxruntime")
+    plain = record(library="onnxruntime", version=here)
+    assert preflight.obstacle(plain) is None
+    assert asked == []
+    assert preflight.obstacle(
+        record(library="onnxruntime", version=here, compute_capabilities=("sm89",))
+    ) == (
+        "tensorrt needs a GPU (sm89), none answers here",
+        "run it where there is one; nvidia-smi shows what the driver sees",
+    )
+    assert asked == ["gpu"]
+    assert preflight.ThisMachine().free_memory(gpu=True) is None
+    assert asked == ["gpu", "memory"]
 
 
 def test_this_machine_knows_itself():

@@ -1,8 +1,8 @@
 """What the denoising loop asks of an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,18 +38,35 @@ class Outputs:
     sampled_logit: NDArray[np.float32]
 
 
-class Inputs:
-    """Input buffers of one profile, allocated once and filled in place before each forward."""
+Allocate = Callable[[str, tuple[int, ...], type[np.generic]], NDArray[Any]]
+"""Returns a zeroed array for the graph input of a name, with this shape and type."""
 
-    def __init__(self, profile: Profile) -> None:
+
+def _on_the_heap(name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    del name
+    return np.zeros(shape, dtype)
+
+
+class Inputs:
+    """Input buffers of one profile, allocated once and filled in place before each forward.
+
+    Args:
+        profile: gives them their shapes.
+        allocate: where an engine wants them in memory of its own.
+    """
+
+    def __init__(self, profile: Profile, allocate: Allocate = _on_the_heap) -> None:
         batch, block, rows = profile.batch, profile.block, profile.rows
+        context = profile.cache + block
         self.profile = profile
-        self.input_ids = np.zeros((batch, block), np.int64)
-        self.position_ids = np.zeros((batch, block), np.int64)
-        self.attention_mask = np.zeros((batch, 1, block, profile.cache + block), np.bool_)
-        self.head_rows = np.zeros((batch, rows), np.int64)
-        self.temperature = np.zeros(batch, np.float32)
-        self.uniform = np.zeros((batch, rows), np.float32)
+        self.input_ids: NDArray[np.int64] = allocate("input_ids", (batch, block), np.int64)
+        self.position_ids: NDArray[np.int64] = allocate("position_ids", (batch, block), np.int64)
+        self.attention_mask: NDArray[np.bool_] = allocate(
+            "attention_mask", (batch, 1, block, context), np.bool_
+        )
+        self.head_rows: NDArray[np.int64] = allocate("head_rows", (batch, rows), np.int64)
+        self.temperature: NDArray[np.float32] = allocate("temperature", (batch,), np.float32)
+        self.uniform: NDArray[np.float32] = allocate("uniform", (batch, rows), np.float32)
         # Padding until a row is fed: every position sees itself, so that no softmax is empty.
         diagonal = np.arange(block)
         self.attention_mask[:, 0, diagonal, profile.cache + diagonal] = True
@@ -83,6 +100,18 @@ def plan_dtype(spec: TensorSpec, cache_dtype: Precision) -> DataType:
     """
     cached = spec.name.startswith(("past_key_values.", "present."))
     return cache_dtype if cached else spec.dtype
+
+
+def tensor_shape(spec: TensorSpec, profile: Profile) -> tuple[int, ...]:
+    """Return the shape that a graph input or output has in a profile."""
+    sizes = {
+        "batch": profile.batch,
+        "block": profile.block,
+        "cache": profile.cache,
+        "context": profile.cache + profile.block,
+        "rows": profile.rows,
+    }
+    return tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
 
 
 class Engine(Protocol):

@@ -1,0 +1,174 @@
+"""Context caches in a device's memory, and the memory that is used again for the next ones."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlmc_runtime.cache import Contents, cache_names, narrow, widen
+from dlmc_runtime.engines.base import Store
+from dlmc_runtime.engines.memory import Device, Layout, item_size
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.manifest import Model, Precision
+
+
+@dataclass(frozen=True, eq=False)
+class CacheMemory:
+    """Memory of one cache: a tensor [B,H_kv,C,D] for each graph input, at fixed addresses."""
+
+    batch: int
+    size: int
+    address: int
+    layout: Layout
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Address by graph input."""
+        return self.layout.addresses(self.address)
+
+
+class DeviceCache:
+    """A cache whose keys and values stay on the device.
+
+    Attributes:
+        size: positions a row can hold.
+        filled: int64 [B], committed positions of each row.
+        memory: where they lie. It goes back to the pool with this object.
+    """
+
+    def __init__(self, pool: "CachePool", memory: CacheMemory) -> None:
+        self.memory, self._pool = memory, pool
+        self.size = memory.size
+        self.filled = np.zeros(memory.batch, np.int64)
+        weakref.finalize(self, pool.idle.append, memory).atexit = False
+
+    def contents(self) -> Contents:
+        """Return a copy of everything in it; raises `EngineError` where the engine was closed."""
+        self._pool.check_open()
+        device, dtype = self._pool.device, self._pool.dtype
+        copy = device.staging(self.memory.layout.size)
+        device.download(copy, self.memory.address)
+        device.synchronize()
+        places = self.memory.layout.places.items()
+        past = {name: widen(place.of(copy), dtype) for name, place in places}
+        return Contents(past, self.filled.copy())
+
+    def restore(self, contents: Contents) -> None:
+        """Make it hold ``contents``; raises `EngineError` where the engine was closed."""
+        self._pool.check_open()
+        device, dtype = self._pool.device, self._pool.dtype
+        copy = device.staging(self.memory.layout.size)
+        for name, place in self.memory.layout.places.items():
+            place.of(copy)[...] = narrow(contents.past[name], dtype)
+        device.upload(self.memory.address, copy)
+        device.synchronize()
+        self.filled[...] = contents.filled
+
+    def queue_copies(self, stores: Sequence[Store], present: Sequence[tuple[int, int]]) -> None:
+        """Queue the copies that append to rows; `stored` takes note of them when they are done.
+
+        Args:
+            stores: which rows, and how many positions.
+            present: address and T of [B,H_kv,T,D], key and value layer by layer, as in the cache.
+
+        Raises:
+            ValueError: a row has no room for so many, or was not fed so many.
+        """
+        places = self.memory.layout.places.values()
+        for store in stores:
+            start = int(self.filled[store.row])
+            if start + store.count > self.size:
+                raise ValueError(f"row {store.row} holds {start}, {store.count} more do not fit")
+            for past, (address, block) in zip(places, present, strict=True):
+                if store.count > block:
+                    raise ValueError(f"{store.count} positions of a block of {block}")
+                _, heads, _, width = past.shape
+                position = width * item_size(past.dtype)
+                self._pool.device.copy_rows(
+                    self.memory.address
+                    + past.offset
+                    + (store.row * heads * self.size + start) * position,
+                    self.size * position,
+                    address + store.row * heads * block * position,
+                    block * position,
+                    store.count * position,
+                    heads,
+                )
+
+    def stored(self, stores: Sequence[Store]) -> None:
+        """Take note that what `queue_copies` queued is done."""
+        for store in stores:
+            self.filled[store.row] += store.count
+
+
+class CachePool:
+    """Memory of an engine's caches.
+
+    A cache that is dropped leaves its memory to the next of the same shape, so that addresses come
+    back and what was recorded for them with them. Where memory runs out, idle memory is freed.
+
+    Args:
+        device: whose memory.
+        model: gives the tensors their shapes.
+        dtype: their type.
+        forget: is told of memory before it is freed.
+    """
+
+    def __init__(
+        self, device: Device, model: Model, dtype: Precision, forget: Callable[[CacheMemory], None]
+    ) -> None:
+        self.device, self.dtype = device, dtype
+        self.idle: list[CacheMemory] = []
+        self._model, self._forget = model, forget
+        self._open = True
+
+    def check_open(self) -> None:
+        """Raise `EngineError` where the engine was closed."""
+        if not self._open:
+            raise EngineError("the engine was closed", "load the bundle again")
+
+    def take(self, batch: int, size: int) -> DeviceCache:
+        """Return an empty cache for ``batch`` rows of ``size`` positions.
+
+        Raises:
+            MemoryError: the device has no memory for it.
+            EngineError: the engine was closed, or the device failed.
+        """
+        self.check_open()
+        memory = self._idle(batch, size) or self._allocated(batch, size)
+        cache = DeviceCache(self, memory)
+        # Nobody attends to what lies there, but a NaN that is multiplied by zero stays one.
+        self.device.zero(memory.address, memory.layout.size)
+        return cache
+
+    def _idle(self, batch: int, size: int) -> CacheMemory | None:
+        for index, memory in enumerate(self.idle):
+            if (memory.batch, memory.size) == (batch, size):
+                return self.idle.pop(index)
+        return None
+
+    def _allocated(self, batch: int, size: int) -> CacheMemory:
+        model = self._model
+        shape = (batch, model.num_key_value_heads, size, model.head_dim)
+        layout = Layout.of((name, shape, self.dtype) for name in cache_names(model))
+        try:
+            address = self.device.allocate(layout.size)
+        except MemoryError:
+            if not self.idle:
+                raise
+            self._free_idle()
+            address = self.device.allocate(layout.size)
+        return CacheMemory(batch, size, address, layout)
+
+    def _free_idle(self) -> None:
+        self.device.synchronize()  # emptying it may still be queued
+        while self.idle:
+            memory = self.idle.pop()
+            self._forget(memory)
+            self.device.free(memory.address)
+
+    def close(self) -> None:
+        """Refuse further caches; the device frees all memory at once."""
+        self._open = False
+        self.idle.clear()

@@ -1,0 +1,155 @@
+import gc
+
+import numpy as np
+import pytest
+from fake_cuda import Cuda
+
+from dlmc_runtime.cache import HostCache, cache_names
+from dlmc_runtime.engines.base import Store
+from dlmc_runtime.engines.cuda import CudaDevice
+from dlmc_runtime.engines.device_cache import CachePool
+from dlmc_runtime.engines.memory import HostDevice
+from dlmc_runtime.errors import EngineError
+from dlmc_runtime.manifest import Model
+
+MODEL = Model(
+    vocab_size=8,
+    hidden_size=6,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=3,
+    max_position_embeddings=32,
+    parameters=1,
+)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, monkeypatch):
+    cuda = Cuda()
+    monkeypatch.setattr("dlmc_runtime.engines.cuda._library", lambda: cuda)
+    made = HostDevice() if request.param == "cpu" else CudaDevice()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pool(device):
+    return made(device)
+
+
+def made(device, dtype="float32", forget=lambda memory: None):
+    return CachePool(device, MODEL, dtype, forget)
+
+
+def present(device, dtype, block, seed):
+    """Put [B,H_kv,T,D] for every tensor on the device; return it and where it lies."""
+    values = np.random.default_rng(seed).standard_normal((4, 3, 2, block, 3))
+    stored = values.astype(np.float16 if dtype == "float16" else np.float32)
+    staged = device.staging(stored.nbytes)
+    staged.view(stored.dtype)[:] = stored.reshape(-1)
+    address = device.allocate(stored.nbytes)
+    device.upload(address, staged)
+    device.synchronize()
+    each = stored[0].nbytes
+    return list(stored), [(address + index * each, block) for index in range(4)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_stores_do_what_they_do_on_the_host(device, dtype):
+    cache = made(device, dtype).take(3, 7)
+    host = HostCache(MODEL, 3, 7, dtype)
+    for seed, stores in enumerate(([Store(1, 3)], [Store(0, 2), Store(1, 4)], [Store(2, 1)])):
+        values, places = present(device, dtype, 4, seed)
+        cache.queue_copies(stores, places)
+        device.synchronize()
+        cache.stored(stores)
+        for store in stores:
+            host.write(store.row, store.count, values)
+    assert cache.filled.tolist() == [2, 7, 1] == host.filled.tolist()
+    found, wanted = cache.contents(), host.contents()
+    assert list(found.past) == cache_names(MODEL)
+    for name, array in wanted.past.items():
+        assert found.past[name].dtype == np.float32
+        np.testing.assert_array_equal(found.past[name], array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_contents_come_back_as_the_type_rounds_them(device, dtype):
+    host = HostCache(MODEL, 2, 5, dtype)
+    rng = np.random.default_rng(0)
+    before = host.contents()
+    for array in before.past.values():
+        array[...] = rng.standard_normal(array.shape)
+    before.filled[...] = [3, 5]
+    host.restore(before)
+    cache = made(device, dtype).take(2, 5)
+    cache.restore(before)
+    after, wanted = cache.contents(), host.contents()
+    assert after.filled.tolist() == [3, 5]
+    assert after.size == 5
+    for name, array in wanted.past.items():
+        np.testing.assert_array_equal(after.past[name], array)
+
+
+def test_a_copy_of_contents_is_not_the_cache(pool):
+    cache = pool.take(1, 2)
+    contents = cache.contents()
+    contents.filled[:] = 2
+    assert cache.filled.tolist() == [0]
+
+
+def test_memory_goes_to_the_next_cache_of_its_shape_empty(pool):
+    first = pool.take(2, 4)
+    contents = first.contents()
+    for array in contents.past.values():
+        array[:] = np.nan
+    first.restore(contents)
+    address = first.memory.address
+    del first
+    gc.collect()
+    other, again = pool.take(2, 5), pool.take(2, 4)
+    assert again.memory.address == address != other.memory.address
+    assert not any(array.any() for array in again.contents().past.values())
+    assert pool.idle == []
+
+
+def test_idle_memory_is_freed_where_there_is_no_other(device, monkeypatch):
+    forgotten: list = []
+    pool = made(device, forget=forgotten.append)
+    first, second = pool.take(1, 4), pool.take(1, 4)
+    allocate = device.allocate
+    full: list = []
+
+    def scarce(size):
+        if not full:
+            full.append(size)
+            raise MemoryError
+        return allocate(size)
+
+    monkeypatch.setattr(device, "allocate", scarce)
+    with pytest.raises(MemoryError):
+        pool.take(2, 4)  # nothing is idle
+    full.clear()
+    memory = first.memory
+    del first
+    gc.collect()
+    assert pool.take(2, 4).memory.batch == 2
+    assert forgotten == [memory]
+    assert second.contents().size == 4
+
+
+def test_an_empty_cache_has_an_address_for_every_tensor(pool):
+    cache = pool.take(2, 0)
+    assert len(set(cache.memory.addresses.values())) == 4
+    assert cache.contents().size == 0
+    with pytest.raises(ValueError, match="row 1 holds 0, 1 more do not fit"):
+        cache.queue_copies([Store(1, 1)], [(0, 4)] * 4)
+
+
+def test_a_closed_pool_says_so(pool):
+    cache = pool.take(1, 2)
+    pool.close()
+    for use in (cache.contents, lambda: cache.restore(None), lambda: pool.take(1, 2)):
+        with pytest.raises(EngineError, match="was closed"):
+            use()
