@@ -139,6 +139,26 @@ class Tolerance(Record):
     rtol: Annotated[float, Field(ge=0)] = 0.0
 
 
+class TargetSpec(Record):
+    """How to build for a target where nothing else is asked for.
+
+    Attributes:
+        target: the target's name.
+        precision: of the layers.
+        quantization: of the layers' weights.
+        profiles: the shapes to build; the bundle's own where there are none.
+        tolerances: by output, in place of the defaults for this precision and quantization.
+        device_memory: GiB of the device that this is meant for.
+    """
+
+    target: str
+    precision: Precision = "float32"
+    quantization: Quantization = "none"
+    profiles: tuple[Profile, ...] = ()
+    tolerances: dict[str, Tolerance] = {}
+    device_memory: Count | None = None
+
+
 class Provenance(Record):
     """Where the bundle comes from and what made it."""
 
@@ -178,6 +198,7 @@ class Manifest(Record):
     max_new_tokens: Count
     text: TextSpec | None
     tolerances: dict[str, Tolerance]
+    targets: tuple[TargetSpec, ...] = ()
     provenance: Provenance
     config: BundlePath
     graph: BundlePath

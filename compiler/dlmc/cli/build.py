@@ -1,5 +1,6 @@
 """`dlmc build`: an engine from a bundle."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 def command(
     bundle: BundlePath,
     target: Target = DEFAULT_TARGET,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="f32, f16 or bf16; head, norms and softmax stay in f32."),
+    ] = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(help="none, int8 or int4 weights, or w8a8 for int8 activations too."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts, one a line, to measure activations with."),
+    ] = None,
     batch: Annotated[str | None, typer.Option(help="Batch sizes, such as 1,4.")] = None,
     block: Annotated[int | None, typer.Option(help="Positions of a denoising forward.")] = None,
     cache: Annotated[int | None, typer.Option(help="Committed positions a row can hold.")] = None,
@@ -21,6 +34,37 @@ def command(
     rows: Annotated[
         int | None, typer.Option(help="Positions of a denoising forward that are predicted.")
     ] = None,
+    compute_capability: Annotated[
+        str | None,
+        typer.Option(help="GPUs to build for without having one, such as sm89,sm120."),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Build this ONNX graph, quantized elsewhere."),
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Leave the engine's weights replaceable.")
+    ] = False,
+    version_compatible: Annotated[
+        bool, typer.Option("--version-compatible", help="Let later library versions run it.")
+    ] = False,
+    hardware_compatible: Annotated[
+        bool, typer.Option("--hardware-compatible", help="Let later GPUs run it.")
+    ] = False,
+    timing_cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Kernel times to start from and to update."),
+    ] = None,
+    model_cache: Annotated[
+        bool, typer.Option("--model-cache", help="Load faster from a copy in the user's cache.")
+    ] = False,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the library's detailed log here.")
+    ] = None,
+    validate: Annotated[
+        bool,
+        typer.Option("--validate/--no-validate", help="Compare the engine with the reference."),
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be built.")
     ] = False,
@@ -29,22 +73,53 @@ def command(
     """Build an engine from a bundle.
 
     The engine holds a list of fixed shapes (profiles): those of the bundle's recipe, except for
-    what the options change.
+    what the options change. An engine that can run here is compared with the reference at once.
     """
     from dlmc.targets.build import build_engine, plan_build
+    from dlmc.targets.options import BuildOptions, parse_precision, parse_quantization
     from dlmc.targets.profiles import ProfileRequest
 
     request = ProfileRequest(parse_batch(batch), block, cache, prefill, rows)
-    plan = plan_build(bundle, target, request)
+    options = BuildOptions(
+        precision=None if precision is None else parse_precision(precision),
+        quantization=None if quantize is None else parse_quantization(quantize),
+        calibration=calibration,
+        graph=graph,
+        compute_capability=tuple(compute_capability.split(",")) if compute_capability else (),
+        refit=refit,
+        version_compatible=version_compatible,
+        hardware_compatible=hardware_compatible,
+        timing_cache=timing_cache,
+        model_cache=model_cache,
+        log=log,
+    )
+    plan = plan_build(bundle, target, request, options)
     if not as_json:
-        say(f"{'would build' if dry_run else 'building'} {plan.output} for {target}")
+        say(f"{'would build' if dry_run else 'building'} {plan.output} for {_what(plan)}")
         say(table(_rows(plan), ("profile", "batch", "block", "cache", "rows", "memory")))
     if not dry_run:
         build_engine(plan)
+    found = _validated(plan) if validate and not dry_run else "not validated"
     if as_json:
-        say_json(report(plan, built=not dry_run))
+        say_json({**report(plan, built=not dry_run), "validation": found})
     elif not dry_run:
-        say(f"built; next: dlmc run {bundle} --target {target}")
+        say(f"built, {found}; next: dlmc run {bundle} --target {plan.name}")
+
+
+def _what(plan: "BuildPlan") -> str:
+    quantized = "" if plan.quantization == "none" else f", {plan.quantization}"
+    return f"{plan.target} in {plan.precision}{quantized}"
+
+
+def _validated(plan: "BuildPlan") -> str:
+    """Compare the engine with the reference on a few forwards, and say what was found.
+
+    Raises:
+        ValidationError: they disagree.
+    """
+    from dlmc.validate.short import validate_built
+
+    return validate_built(plan.bundle, plan.name)
 
 
 def parse_batch(text: str | None) -> tuple[int, ...] | None:
@@ -62,24 +137,23 @@ def parse_batch(text: str | None) -> tuple[int, ...] | None:
 
 
 def _rows(plan: "BuildPlan") -> list[list[object]]:
-    from dlmc.targets.build import memory
-
     return [
-        [i, p.batch, p.block, p.cache, p.rows, size(sum(memory(plan.bundle, p).values()))]
-        for i, p in enumerate(plan.profiles)
+        [i, p.batch, p.block, p.cache, p.rows, size(sum(found.values()))]
+        for i, (p, found) in enumerate(zip(plan.profiles, plan.memory(), strict=True))
     ]
 
 
 def report(plan: "BuildPlan", *, built: bool) -> dict[str, Any]:
     """Return what ``--json`` prints."""
-    from dlmc.targets.build import memory
-
     return {
+        "name": plan.name,
         "target": plan.target,
+        "precision": plan.precision,
+        "quantization": plan.quantization,
         "output": str(plan.output),
         "built": built,
         "profiles": [
-            {**profile.model_dump(), "memory": memory(plan.bundle, profile)}
-            for profile in plan.profiles
+            {**profile.model_dump(), "memory": found}
+            for profile, found in zip(plan.profiles, plan.memory(), strict=True)
         ],
     }

@@ -48,6 +48,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
         max_new_tokens=plan.max_new_tokens,
         text=plan.text.spec if plan.text else None,
         tolerances=dict(plan.tolerances),
+        targets=plan.targets,
         provenance=Provenance(
             source=plan.source,
             revision=plan.revision,

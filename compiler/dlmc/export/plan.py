@@ -1,7 +1,7 @@
 """Everything about an export that can be decided and checked before anything is written."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dlmc.export.weights import files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Profile, SamplerSpec, Tolerance
+from dlmc_runtime.manifest import Profile, SamplerSpec, TargetSpec, Tolerance
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class ExportPlan:
         sampler: default sampler.
         max_new_tokens: default length of an answer.
         tolerances: by output.
+        targets: what to build for a target by default.
         warnings: what looks odd but may be meant.
     """
 
@@ -60,6 +61,7 @@ class ExportPlan:
     sampler: SamplerSpec
     max_new_tokens: int
     tolerances: Mapping[str, Tolerance]
+    targets: tuple[TargetSpec, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -113,6 +115,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
         sampler=recipe.sampler if recipe else spec.sampler,
         max_new_tokens=spec.max_new_tokens,
         tolerances=TOLERANCES | (recipe.tolerances if recipe else {}),
+        targets=_targets(recipe, spec),
         warnings=_warnings(spec, suppressed, text),
     )
 
@@ -180,19 +183,30 @@ def _profiles(recipe: Recipe | None, spec: FamilySpec) -> tuple[Profile, ...]:
     """Return the recipe's profiles where they fit the checkpoint, which may be a smaller one."""
     if recipe is None:
         return default_profiles(spec)
-    longest = spec.max_position_embeddings
-    for profile in recipe.profiles:
-        if max(profile.block, profile.cache) > longest:
-            raise UsageError(
-                f"recipe {recipe.name} has a profile {profile}, the model {longest} positions",
-                "leave out --recipe or copy and correct it",
-            )
+    _check_lengths(recipe, recipe.profiles, spec)
     if max(profile.rows for profile in recipe.profiles) < spec.block_length:
         raise UsageError(
             f"recipe {recipe.name} has no profile for a block of {spec.block_length}",
             "leave out --recipe or --block-length, or copy and correct it",
         )
     return recipe.profiles
+
+
+def _targets(recipe: Recipe | None, spec: FamilySpec) -> tuple[TargetSpec, ...]:
+    targets = () if recipe is None else recipe.targets
+    for target in targets:
+        _check_lengths(recipe, target.profiles, spec)
+    return targets
+
+
+def _check_lengths(recipe: Recipe | None, profiles: Sequence[Profile], spec: FamilySpec) -> None:
+    longest, name = spec.max_position_embeddings, recipe.name if recipe else ""
+    for profile in profiles:
+        if max(profile.block, profile.cache) > longest:
+            raise UsageError(
+                f"recipe {name} has a profile {profile}, the model {longest} positions",
+                "leave out --recipe or copy and correct it",
+            )
 
 
 def _name_source(resolved: ResolvedCheckpoint | None, recipe: Recipe | None) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.lowering.calibrate import Feeds, magnitudes
@@ -18,7 +19,7 @@ from dlmc.lowering.passes.quantize_activations import QuantizeActivations
 from dlmc.lowering.passes.quantize_weights import QuantizeWeights
 from dlmc.lowering.write import GRAPH, write_model
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.errors import DlmcError, UsageError
+from dlmc_runtime.errors import BundleError, DlmcError, UsageError
 from dlmc_runtime.manifest import Manifest, Precision
 
 __all__ = ["Form", "Lowered", "Lowering", "Precision", "Quantization", "lower"]
@@ -87,10 +88,15 @@ def lower(
     _check(how, calibration)
     bundle.require_weights()
     bundle.check_graph(bundle.manifest.graph)
-    model = ir.load(bundle.root / bundle.manifest.graph)
     measured = magnitudes(bundle, calibration) if calibration else {}
-    for each in _passes(how, measured, bundle.manifest):
-        each(model)
+    path = bundle.root / bundle.manifest.graph
+    try:
+        model = ir.load(path)
+        for each in _passes(how, measured, bundle.manifest):
+            each(model)
+    except (DecodeError, ir.passes.PassError, ir.passes.InvariantError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise BundleError(f"{path} cannot be lowered ({reason})", "export it again") from error
     try:
         weights = write_model(model, bundle.root, folder)
     except OSError as error:

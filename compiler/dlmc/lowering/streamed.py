@@ -116,6 +116,22 @@ def converted(source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> Strea
     return Streamed(dtype, tuple(source.shape.numpy()), pieces, name, source)
 
 
+def copied(source: ir.ExternalTensor) -> Streamed:
+    """Return ``source`` as it is, to be written to another file.
+
+    Reading it raises:
+        BundleError: its file ends before the tensor does.
+    """
+
+    def pieces() -> Iterator[NDArray[Any]]:
+        values = _mapped(source)
+        step = max(1, PIECE // max(1, int(np.prod(values.shape[1:]))))
+        for start in range(0, len(values), step):
+            yield values[start : start + step]
+
+    return Streamed(source.dtype, tuple(source.shape.numpy()), pieces, str(source.name), source)
+
+
 def too_large(
     source: ir.TensorProtocol, values: NDArray[np.float32], dtype: ir.DataType
 ) -> CheckpointError:

@@ -1,5 +1,6 @@
-"""Writing a lowered graph: its own tensors streamed, the bundle's files linked."""
+"""Writing a lowered graph: its own tensors streamed, the bundle's files linked or copied from."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import onnx_ir as ir
 from dlmc.checkpoint.safetensors_header import read_header
 from dlmc.checkpoint.safetensors_writer import TensorPlan, write_safetensors
 from dlmc.linking import link_or_copy
-from dlmc.lowering.streamed import NIBBLE, Streamed
+from dlmc.lowering.streamed import NIBBLE, Streamed, copied
 from dlmc_runtime.errors import BundleError
 
 GRAPH = "denoiser.onnx"
 LOWERED = "weights/lowered.safetensors"
+_MOST = 0.9  # of a file: less than this, and the rest is not worth linking
 
 # Narrower types lie behind wider ones, so that every tensor is aligned to its own values.
 _STORED = {
@@ -43,6 +45,7 @@ def write_model(model: ir.Model, source: Path, folder: Path) -> tuple[str, ...]:
         OSError: the disk refuses.
     """
     (folder / LOWERED).parent.mkdir(parents=True, exist_ok=True)
+    _copy_from_half_read_files(model, source)
     linked = sorted(_external_files(model))
     if LOWERED in linked:
         raise BundleError(f"{source} holds a {LOWERED} of its own", "rename the checkpoint's file")
@@ -55,9 +58,30 @@ def write_model(model: ir.Model, source: Path, folder: Path) -> tuple[str, ...]:
     return (*linked, *own)
 
 
+def _external(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            yield value, value.const_value
+
+
 def _external_files(model: ir.Model) -> set[str]:
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    return {str(one.location) for one in tensors if isinstance(one, ir.ExternalTensor)}
+    return {str(tensor.location) for _, tensor in _external(model)}
+
+
+def _copy_from_half_read_files(model: ir.Model, source: Path) -> None:
+    """Stream tensors out of files that the graph reads little of.
+
+    A quantized graph reads embeddings and norms only: a link to the file that holds them would
+    bring all the weights that it no longer reads, to be hashed at every load and copied to
+    wherever the engine goes.
+    """
+    read: Counter[str] = Counter()
+    for _, tensor in _external(model):
+        read[str(tensor.location)] += tensor.nbytes
+    for value, tensor in _external(model):
+        size = (source / tensor.location).stat().st_size
+        if read[str(tensor.location)] < _MOST * size:
+            value.const_value = copied(tensor)
 
 
 def _write_streamed(model: ir.Model, folder: Path) -> tuple[str, ...]:

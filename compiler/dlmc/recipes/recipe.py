@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from dlmc.recipes.notation import parse
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Count, Profile, Record, SamplerSpec, Tolerance
+from dlmc_runtime.manifest import Count, Profile, Record, SamplerSpec, TargetSpec, Tolerance
 
 MAX_RECIPE_BYTES = 256 << 10
 
@@ -29,7 +29,8 @@ class Recipe(Record):
         profiles: the shapes to build.
         sampler: the default sampler.
         max_new_tokens: the default length of an answer.
-        tolerances: by output, how far an engine may be from the reference.
+        tolerances: by output, how far a float32 engine may be from the reference.
+        targets: what to build for a target, the first entry of each being its default.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -44,6 +45,7 @@ class Recipe(Record):
     sampler: SamplerSpec
     max_new_tokens: Count
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    targets: tuple[TargetSpec, ...] = ()
 
 
 def parse_recipe(text: bytes, where: str) -> Recipe:

@@ -13,7 +13,7 @@ class Target:
         module: has ``build(plan, folder) -> Built``, see `dlmc.targets.build`.
         extra: the extra of dlmc that brings what building needs; empty for the base install.
         choices: quantizations by precision, the default first.
-        options: fields of `BuildOptions` that it heeds besides precision and quantization.
+        options: fields of `BuildOptions` that it heeds besides those that all do.
     """
 
     module: str
@@ -21,6 +21,13 @@ class Target:
     choices: dict[Precision, tuple[Quantization, ...]]
     options: frozenset[str] = frozenset()
 
+
+_EVERYWHERE: tuple[Quantization, ...] = ("none", "int8", "int4", "w8a8")
+_ON_GPUS: dict[Precision, tuple[Quantization, ...]] = {
+    "float32": _EVERYWHERE,
+    "float16": _EVERYWHERE,
+    "bfloat16": _EVERYWHERE,
+}
 
 TARGETS: dict[str, Target] = {
     "onnxruntime-cpu": Target(
@@ -31,8 +38,26 @@ TARGETS: dict[str, Target] = {
         "openvino",
         {
             "float32": ("none", "int8", "int4", "w8a8"),
-            "bfloat16": ("none", "int8", "int4", "w8a8"),
+            "bfloat16": ("none", "int8", "int4"),
         },
         frozenset({"model_cache"}),
+    ),
+    "onnxruntime-cuda": Target(
+        "dlmc.targets.onnxruntime_cuda",
+        "cuda",
+        _ON_GPUS,
+        frozenset({"execution_provider", "cuda_graph"}),
+    ),
+    "tensorrt": Target(
+        "dlmc.targets.tensorrt",
+        "tensorrt",
+        _ON_GPUS,
+        frozenset({"refit", "version_compatible", "hardware_compatible", "timing_cache", "log"}),
+    ),
+    "tensorrt-rtx": Target(
+        "dlmc.targets.tensorrt_rtx",
+        "tensorrt-rtx",
+        _ON_GPUS,
+        frozenset({"compute_capability", "refit", "log"}),
     ),
 }

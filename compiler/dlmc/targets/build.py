@@ -21,7 +21,9 @@ from dlmc_runtime.manifest import (
     EngineRecord,
     Precision,
     Profile,
+    Quantization,
     Requirements,
+    TargetSpec,
 )
 from dlmc_runtime.version import __version__
 
@@ -34,15 +36,33 @@ class BuildPlan:
     """What a build would make."""
 
     bundle: Bundle
-    target: str
-    precision: Precision
+    spec: TargetSpec
     options: BuildOptions
     profiles: tuple[Profile, ...]
 
     @property
+    def target(self) -> str:
+        """Where the engine will run."""
+        return self.spec.target
+
+    @property
+    def precision(self) -> Precision:
+        """What its layers compute in."""
+        return self.spec.precision
+
+    @property
+    def quantization(self) -> Quantization:
+        """How their weights are quantized."""
+        return self.spec.quantization
+
+    @property
     def name(self) -> str:
         """What the engine will be called."""
-        return engine_name(self.target, self.precision, self.options)
+        return engine_name(self.spec, self.options)
+
+    def memory(self) -> list[dict[str, int]]:
+        """Return what each profile needs besides the weights, see `memory`."""
+        return [memory(self.bundle, profile, self.precision) for profile in self.profiles]
 
     @property
     def folder(self) -> Path:
@@ -103,11 +123,13 @@ def plan_build(
         UsageError: unknown target, options it does not have, or shapes that contradict the family.
         BundleError: the bundle does not load or has no weights.
     """
-    options = options or BuildOptions()
-    precision = check_options(target, options)
     bundle = Bundle.open(root)
     bundle.require_weights()
-    return BuildPlan(bundle, target, precision, options, choose(bundle.manifest, request))
+    manifest = bundle.manifest
+    spec = check_options(target, options or BuildOptions(), manifest.targets)
+    if spec.profiles:
+        manifest = manifest.model_copy(update={"profiles": spec.profiles})
+    return BuildPlan(bundle, spec, options or BuildOptions(), choose(manifest, request))
 
 
 def build_engine(plan: BuildPlan) -> EngineRecord:
@@ -146,7 +168,8 @@ def _record(plan: BuildPlan, built: Built, folder: Path, own: str) -> EngineReco
         target=plan.target,
         device=built.device,
         precision=plan.precision,
-        quantization=plan.options.quantization,
+        quantization=plan.quantization,
+        tolerances=plan.spec.tolerances,
         cache_dtype=built.cache_dtype,
         profiles=plan.profiles,
         plan=manifest.graph if built.plan is None else f"{own}/{built.plan}",

@@ -2,10 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dlmc.lowering.lower import Form, Lowering, lower
 from dlmc.targets.build import BuildPlan, memory
+from dlmc.targets.given import take
 from dlmc_runtime.manifest import Precision
+
+if TYPE_CHECKING:
+    from dlmc.lowering.lower import Form
+
+_NAME, _WEIGHTS = "denoiser.onnx", "weights"
 
 
 @dataclass(frozen=True)
@@ -27,29 +33,39 @@ class Graph:
     memory: int
 
 
-def lowered(plan: BuildPlan, folder: Path, form: Form) -> Graph:
+def lowered(plan: BuildPlan, folder: Path, form: "Form") -> Graph:
     """Return the graph for ``plan``, written into ``folder`` where it is not the bundle's own.
 
     Args:
         plan: what to build.
         folder: where a graph of the engine's own goes.
-        form: how the target wants quantized weights.
+        form: how the target wants weights.
 
     Raises:
-        DlmcError: as `dlmc.lowering.lower.lower`.
+        DlmcError: as `dlmc.lowering.lower.lower`, or as `dlmc.targets.given.take`.
     """
     bundle, manifest = plan.bundle, plan.bundle.manifest
-    if plan.precision == manifest.precision and plan.options.quantization == "none":
-        weights = sum(manifest.files[name].size for name in manifest.weights)
-        return _graph(plan, bundle.root / manifest.graph, None, manifest.precision, weights)
-    how = Lowering(plan.precision, plan.options.quantization, form)
-    made = lower(bundle, how, folder)
-    weights = sum((folder / name).stat().st_size for name in made.weights)
-    return _graph(plan, folder / made.graph, made.graph, plan.precision, weights)
+    if plan.options.graph is not None:
+        cache_dtype = take(plan.options.graph, manifest, folder, _NAME, _WEIGHTS)
+        return _graph(plan, folder, _NAME, cache_dtype)
+    plain = plan.precision == manifest.precision and plan.quantization == "none"
+    if plain and form == "qdq":
+        return _graph(plan, bundle.root, None, manifest.precision)
+    from dlmc.lowering.lower import Lowering, lower
+
+    states = None
+    if plan.quantization == "w8a8":
+        from dlmc.targets.calibration import calibration_states
+
+        states = calibration_states(bundle, plan.profiles, plan.options.calibration)
+    made = lower(bundle, Lowering(plan.precision, plan.quantization, form), folder, states)
+    return _graph(plan, folder, made.graph, made.cache_dtype)
 
 
-def _graph(
-    plan: BuildPlan, path: Path, name: str | None, cache_dtype: Precision, weights: int
-) -> Graph:
+def _graph(plan: BuildPlan, root: Path, name: str | None, cache_dtype: Precision) -> Graph:
+    files = (path for path in (root / _WEIGHTS).rglob("*") if path.is_file())
+    weights = sum(path.stat().st_size for path in files)
     profiles = (memory(plan.bundle, profile, cache_dtype) for profile in plan.profiles)
-    return Graph(path, name, cache_dtype, weights, weights + max(sum(p.values()) for p in profiles))
+    largest = max(sum(needed.values()) for needed in profiles)
+    path = root / (name or plan.bundle.manifest.graph)
+    return Graph(path, name, cache_dtype, weights, weights + largest)

@@ -15,7 +15,7 @@ def build(plan: BuildPlan, folder: Path) -> Built:
     """
     import onnxruntime
 
-    graph = lowered(plan, folder, "matmulnbits")
+    graph = lowered(plan, folder, "onnxruntime")
     version = onnxruntime.__version__
     return Built(
         plan=graph.plan,

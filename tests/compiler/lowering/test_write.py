@@ -158,3 +158,19 @@ def test_bfloat16_is_stored_as_such(source, tmp_path):
     stored = ir.load(tmp_path / "out" / "denoiser.onnx").graph.initializers["low"].const_value
     assert stored is not None
     np.testing.assert_array_equal(np.concatenate(list(rows(stored))), values.astype(np.float32))
+
+
+def test_a_file_of_which_little_is_read_is_copied_from(source, tmp_path):
+    path = source / "weights" / "a.safetensors"
+    path.write_bytes(VALUES["kept"].tobytes() + bytes(100))
+    made = model(["kept", "half"])
+    kept = made.graph.initializers["kept"].const_value
+    assert isinstance(kept, ir.ExternalTensor)
+    kept.base_dir = source
+    assert write_model(made, source, tmp_path / "engine") == (LOWERED,)
+    assert not (tmp_path / "engine" / "weights" / "a.safetensors").exists()
+    found = load_file(tmp_path / "engine" / LOWERED)
+    np.testing.assert_array_equal(found["kept"], VALUES["kept"])
+    tensor = made.graph.initializers["kept"].const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    assert tensor.location == LOWERED

@@ -12,6 +12,7 @@ from dlmc.targets.options import (
     parse_precision,
 )
 from dlmc_runtime.errors import UsageError
+from dlmc_runtime.manifest import Profile, TargetSpec, Tolerance
 
 
 @pytest.fixture
@@ -65,17 +66,34 @@ def test_what_a_target_cannot_do_is_refused(able, options, problem):
         check_options("abacus", options)
 
 
-def test_what_a_target_can_do_is_its_precision(able):
-    assert check_options("abacus", BuildOptions()) == "float32"
-    options = BuildOptions(precision="bfloat16", quantization="int4", refit=True)
-    assert check_options("abacus", options) == "bfloat16"
+def test_what_nobody_says_is_as_the_target_has_it(able):
+    assert check_options("abacus", BuildOptions()) == TargetSpec(target="abacus")
+    options = BuildOptions(precision="bfloat16", quantization="int4", refit=True, graph=Path("g"))
+    wanted = TargetSpec(target="abacus", precision="bfloat16", quantization="int4")
+    assert check_options("abacus", options) == wanted
 
 
-def test_an_engine_is_named_after_what_is_not_the_default(able):
-    assert engine_name("abacus", "float32", BuildOptions()) == "abacus"
-    assert engine_name("abacus", "float32", BuildOptions(quantization="int8")) == "abacus-int8"
-    assert engine_name("abacus", "bfloat16", BuildOptions(refit=True)) == "abacus-bf16"
-    options = BuildOptions(
-        quantization="int4", graph=Path("g.onnx"), compute_capability=("sm89", "sm120")
+def test_a_recipe_s_first_entry_is_the_default_and_another_can_be_asked_for(able):
+    profile = Profile(batch=1, block=4, cache=8, rows=4)
+    recipe = [
+        TargetSpec(target="other"),
+        TargetSpec(target="abacus", precision="bfloat16", quantization="int4", profiles=(profile,)),
+        TargetSpec(target="abacus", quantization="int8", tolerances={"entropy": Tolerance(atol=1)}),
+    ]
+    assert check_options("abacus", BuildOptions(), recipe) is recipe[1]
+    asked = BuildOptions(precision="float32", quantization="int8")
+    assert check_options("abacus", asked, recipe) is recipe[2]
+    plain = check_options("abacus", BuildOptions(quantization="none"), recipe)
+    assert plain == TargetSpec(target="abacus", precision="bfloat16")  # without its profiles
+
+
+def test_an_engine_is_named_after_what_is_not_the_target_s_default(able):
+    plain = TargetSpec(target="abacus")
+    assert engine_name(plain, BuildOptions()) == "abacus"
+    assert engine_name(plain.model_copy(update={"quantization": "int8"}), BuildOptions()) == (
+        "abacus-int8"
     )
-    assert engine_name("abacus", "bfloat16", options) == "abacus-bf16-int4-graph-sm89-sm120"
+    low = TargetSpec(target="abacus", precision="bfloat16", quantization="int4")
+    assert engine_name(low, BuildOptions(refit=True)) == "abacus-bf16-int4"
+    options = BuildOptions(graph=Path("g.onnx"), compute_capability=("sm89", "sm120"))
+    assert engine_name(low, options) == "abacus-bf16-int4-graph-sm89-sm120"
