@@ -116,20 +116,34 @@ def converted(source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> Strea
     return Streamed(dtype, tuple(source.shape.numpy()), pieces, name, source)
 
 
-def copied(source: ir.ExternalTensor) -> Streamed:
-    """Return ``source`` as it is, to be written to another file.
+class Copied(Streamed):
+    """A tensor of another file, to be written byte for byte."""
 
-    Reading it raises:
-        BundleError: its file ends before the tensor does.
-    """
+    def __init__(self, source: ir.ExternalTensor) -> None:
+        shape = tuple(source.shape.numpy())
+        super().__init__(source.dtype, shape, self._values, str(source.name), source)
+        self._place = (source.path, source.offset or 0, source.nbytes)
 
-    def pieces() -> Iterator[NDArray[Any]]:
-        values = _mapped(source)
-        step = max(1, PIECE // max(1, int(np.prod(values.shape[1:]))))
-        for start in range(0, len(values), step):
-            yield values[start : start + step]
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces.
 
-    return Streamed(source.dtype, tuple(source.shape.numpy()), pieces, str(source.name), source)
+        Raises:
+            BundleError: the file ends before the tensor does.
+        """
+        path, offset, left = self._place
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123  (the library gives paths as text)
+                file.seek(offset)
+                while left and (piece := file.read(min(left, PIECE))):
+                    left -= len(piece)
+                    yield piece
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read ({error})", "export it again") from None
+        if left:
+            raise BundleError(f"{path} ends before {self.name!r} does", "export it again")
+
+    def _values(self) -> Iterator[NDArray[Any]]:
+        yield _mapped(self.source)
 
 
 def too_large(

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from dlmc.checkpoint.safetensors_header import read_header
 from dlmc.checkpoint.safetensors_writer import TensorPlan, write_safetensors
 from dlmc.linking import link_or_copy
-from dlmc.lowering.streamed import NIBBLE, Streamed, copied
-from dlmc_runtime.errors import BundleError
+from dlmc.lowering.streamed import NIBBLE, Copied, Streamed
+from dlmc_runtime.errors import BundleError, UsageError
 
 GRAPH = "denoiser.onnx"
 LOWERED = "weights/lowered.safetensors"
@@ -21,10 +21,16 @@ _STORED = {
     ir.DataType.FLOAT: "F32",
     ir.DataType.FLOAT16: "F16",
     ir.DataType.BFLOAT16: "BF16",
+    ir.DataType.INT64: "I64",
+    ir.DataType.INT32: "I32",
     ir.DataType.INT8: "I8",
     ir.DataType.UINT8: "U8",
     ir.DataType.INT4: "U8",
     ir.DataType.UINT4: "U8",
+    ir.DataType.FLOAT8E4M3FN: "F8_E4M3",
+    ir.DataType.FLOAT8E5M2: "F8_E5M2",
+    ir.DataType.FLOAT4E2M1: "U8",
+    ir.DataType.BOOL: "BOOL",
 }
 
 
@@ -68,6 +74,18 @@ def _external_files(model: ir.Model) -> set[str]:
     return {str(tensor.location) for _, tensor in _external(model)}
 
 
+def copy_all(model: ir.Model) -> None:
+    """Stream every external tensor out of its file, so that nothing of it is linked.
+
+    Raises:
+        UsageError: a tensor has a type that safetensors does not know.
+    """
+    for value, tensor in _external(model):
+        if tensor.dtype not in _STORED:
+            raise UsageError(f"{value.name} is {tensor.dtype.name}", "store another type")
+        value.const_value = Copied(tensor)
+
+
 def _copy_from_half_read_files(model: ir.Model, source: Path) -> None:
     """Stream tensors out of files that the graph reads little of.
 
@@ -81,7 +99,7 @@ def _copy_from_half_read_files(model: ir.Model, source: Path) -> None:
     for value, tensor in _external(model):
         size = (source / tensor.location).stat().st_size
         if read[str(tensor.location)] < _MOST * size:
-            value.const_value = copied(tensor)
+            value.const_value = Copied(tensor)
 
 
 def _write_streamed(model: ir.Model, folder: Path) -> tuple[str, ...]:

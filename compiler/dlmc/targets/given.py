@@ -6,7 +6,6 @@ from dlmc_runtime.engines.base import plan_dtype
 from dlmc_runtime.errors import DlmcError, UsageError
 from dlmc_runtime.manifest import Manifest, Precision
 
-_DATA = "given.data"
 _CACHES: dict[str, Precision] = {
     "FLOAT": "float32",
     "FLOAT16": "float16",
@@ -14,15 +13,13 @@ _CACHES: dict[str, Precision] = {
 }
 
 
-def take(path: Path, manifest: Manifest, folder: Path, name: str, weights: str) -> Precision:
+def take(path: Path, manifest: Manifest, folder: Path) -> Precision:
     """Copy an ONNX graph and its weights, which stream from its files.
 
     Args:
         path: the graph.
         manifest: of the bundle, whose inputs and outputs the graph must have.
         folder: where the copy goes.
-        name: what it will be called there.
-        weights: the folder in there for its weights.
 
     Returns:
         The type of its caches.
@@ -32,10 +29,13 @@ def take(path: Path, manifest: Manifest, folder: Path, name: str, weights: str) 
         DlmcError: the copy cannot be written.
     """
     import onnx_ir as ir
+    from google.protobuf.message import DecodeError
+
+    from dlmc.lowering.write import copy_all, write_model
 
     try:
         model = ir.load(path)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, DecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} cannot be read ({reason})", "give an ONNX graph") from error
     graph = model.graph
@@ -54,8 +54,8 @@ def take(path: Path, manifest: Manifest, folder: Path, name: str, weights: str) 
                 "quantize the bundle's denoiser.onnx and keep its inputs and outputs",
             )
     try:
-        (folder / weights).mkdir(parents=True, exist_ok=True)
-        ir.save(model, folder / name, external_data=f"{weights}/{_DATA}")
+        copy_all(model)
+        write_model(model, path.parent, folder)
     except OSError as error:
         raise DlmcError(f"cannot copy {path} ({error.strerror})", "make room") from error
     return precision

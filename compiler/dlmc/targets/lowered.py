@@ -46,7 +46,7 @@ def lowered(plan: BuildPlan, folder: Path, form: "Form") -> Graph:
     """
     bundle, manifest = plan.bundle, plan.bundle.manifest
     if plan.options.graph is not None:
-        cache_dtype = take(plan.options.graph, manifest, folder, _NAME, _WEIGHTS)
+        cache_dtype = take(plan.options.graph, manifest, folder)
         return _graph(plan, folder, _NAME, cache_dtype)
     plain = plan.precision == manifest.precision and plan.quantization == "none"
     if plain and form == "qdq":
