@@ -31,7 +31,7 @@ _ON_GPUS: dict[Precision, tuple[Quantization, ...]] = {
 
 TARGETS: dict[str, Target] = {
     "onnxruntime-cpu": Target(
-        "dlmc.targets.onnxruntime_cpu", "", {"float32": ("none", "int8", "int4", "w8a8")}
+        "dlmc.targets.onnxruntime_cpu", "compile", {"float32": ("none", "int8", "int4", "w8a8")}
     ),
     "openvino-cpu": Target(
         "dlmc.targets.openvino_cpu",

@@ -20,10 +20,10 @@ def bundle(tiny_bundle):
 @pytest.fixture
 def elsewhere(bundle, tmp_path):
     """Write the bundle's graph as another tool would, changed; return where."""
-    for name in bundle.manifest.weights:  # the library refuses files with several names
-        replace_bytes(bundle.root / name, (bundle.root / name).read_bytes())
 
     def write(change=lambda graph: None):
+        for name in bundle.manifest.weights:  # the library refuses files with several names
+            replace_bytes(bundle.root / name, (bundle.root / name).read_bytes())
         model = ir.load(bundle.root / "denoiser.onnx")
         change(model.graph)
         (tmp_path / "other").mkdir(exist_ok=True)
