@@ -24,10 +24,10 @@ TESTED_ELSEWHERE = {
 }
 # Each engine library is imported in these files and nowhere else.
 ENGINE_LIBRARIES = {
-    "cuda": ("engines/tensorrt.py",),
+    "cuda": ("engines/cuda.py",),
     "openvino": ("engines/openvino.py", "targets/openvino_cpu.py"),
-    "tensorrt": ("engines/tensorrt.py", "targets/tensorrt.py"),
-    "tensorrt_rtx": ("engines/tensorrt.py", "targets/tensorrt_rtx.py"),
+    "tensorrt": ("engines/tensorrt.py",),
+    "tensorrt_rtx": ("engines/tensorrt.py",),
 }
 MAX_LINES = 400
 MAX_BODY_LINES = 60
