@@ -5,11 +5,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dlmc.cli.console import DEFAULT_TARGET, AsJson, BundlePath, Target, say, say_json, size, table
-from dlmc_runtime.errors import UsageError
+from dlmc.cli.console import (
+    DEFAULT_TARGET,
+    AsJson,
+    BundlePath,
+    Target,
+    harmless,
+    say,
+    say_json,
+    size,
+    table,
+)
+from dlmc_runtime.errors import UsageError, ValidationError
 
 if TYPE_CHECKING:
     from dlmc.targets.build import BuildPlan
+    from dlmc.validate.report import Report
 
 
 def command(
@@ -99,11 +110,16 @@ def command(
         say(table(_rows(plan), ("profile", "batch", "block", "cache", "rows", "memory")))
     if not dry_run:
         build_engine(plan)
-    found = _validated(plan) if validate and not dry_run else "not validated"
+    found = _validated(plan) if validate and not dry_run else "not asked for"
     if as_json:
-        say_json({**report(plan, built=not dry_run), "validation": found})
+        say_json({**report(plan, built=not dry_run), "validation": _outcome(found)})
     elif not dry_run:
-        say(f"built, {found}; next: dlmc run {bundle} --target {plan.name}")
+        say(f"built and {_in_words(found)}; next: dlmc run {bundle} --target {plan.name}")
+    if not isinstance(found, str) and not found.ok:
+        raise ValidationError(
+            harmless(f"{plan.name} disagrees with {found.against} in {found.failures[0]}"),
+            f"do not use it; dlmc validate {bundle} --target {plan.name} --bisect says where",
+        )
 
 
 def _what(plan: "BuildPlan") -> str:
@@ -111,15 +127,25 @@ def _what(plan: "BuildPlan") -> str:
     return f"{plan.target} in {plan.precision}{quantized}"
 
 
-def _validated(plan: "BuildPlan") -> str:
-    """Compare the engine with the reference on a few forwards, and say what was found.
-
-    Raises:
-        ValidationError: they disagree.
-    """
-    from dlmc.validate.short import validate_built
+def _validated(plan: "BuildPlan") -> "Report | str":
+    """Compare the engine with a reference on a few forwards, or say why not."""
+    from dlmc.validate.built import validate_built
 
     return validate_built(plan.bundle, plan.name)
+
+
+def _in_words(found: "Report | str") -> str:
+    if isinstance(found, str):
+        return f"not validated ({found})"
+    verdict = "agrees" if found.ok else "DISAGREES"
+    return f"{verdict} with {found.against} in {found.forwards} forwards"
+
+
+def _outcome(found: "Report | str") -> dict[str, Any]:
+    """Return what ``--json`` says about the comparison; ``ok`` is null where there was none."""
+    if isinstance(found, str):
+        return {"ok": None, "reason": found}
+    return {"ok": found.ok, "against": found.against, "failures": list(found.failures)}
 
 
 def parse_batch(text: str | None) -> tuple[int, ...] | None:
