@@ -1,12 +1,18 @@
 """Bundles of the tiny checkpoints, and states of short generations with them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dlmc.checkpoint.random_weights import random_weights
+from dlmc.checkpoint.safetensors_writer import TensorPlan, write_safetensors
+from dlmc.checkpoint.weights import expected_shapes
 from dlmc.export.pipeline import ExportOptions, export_checkpoint
+from dlmc.families.sdar import SDAR
+from dlmc.families.spec import Overrides
 from dlmc.lowering.calibrate import Feeds
 from dlmc.lowering.states import record_states
 from dlmc.targets.build import build_engine, plan_build
@@ -63,3 +69,39 @@ def sdar_states(sdar: Bundle) -> list[Feeds]:
 def llada_states(llada: Bundle) -> list[Feeds]:
     """The same for the tiny LLaDA."""
     return states_of(llada, ProfileRequest(batch=(1,), block=48, rows=16))
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """One random layer whose weights weigh more than an engine's code."""
+    folder = tmp_path_factory.mktemp("wide")
+    config = {
+        "architectures": ["SDARForCausalLM"],
+        "model_type": "sdar",
+        "torch_dtype": "bfloat16",
+        "block_size": 8,
+        "eos_token_id": 5,
+        "pad_token_id": 5,
+        "mask_token_id": 7,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 300,
+    }
+    source = folder / "checkpoint"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config))
+    spec = SDAR.read(config, {}, Overrides())
+    names = SDAR.weight_names(spec)
+    plans = [TensorPlan(names[n], "BF16", shape) for n, shape in expected_shapes(spec).items()]
+    write_safetensors(source / "model.safetensors", plans, random_weights(0))
+    export_checkpoint(ExportOptions(str(source), folder / "bundle", tokenizer=False, candidates=8))
+    return Bundle.open(folder / "bundle")
