@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("dlmc.cli.build", "Build an engine from a bundle."),
     "validate": ("dlmc.cli.validate", "Compare a built engine with the reference."),
     "run": ("dlmc.cli.run", "Generate text."),
+    "bench": ("dlmc.cli.bench", "Time engines: forwards, generations, memory, the floor."),
     "inspect": ("dlmc.cli.inspect", "Show what a bundle or an engine is, and if it runs here."),
     "recipes": ("dlmc.cli.recipes", "List, show, copy and check recipes."),
     "synth": ("dlmc.cli.synth", "Write a random checkpoint with the shapes of a recipe."),

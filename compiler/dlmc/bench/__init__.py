@@ -1,0 +1,1 @@
+"""Measuring engines: time, memory, accuracy, and how far they are from what the machine can do."""
