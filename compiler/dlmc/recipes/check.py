@@ -1,11 +1,14 @@
 """`dlmc recipes check`: what a recipe says must fit the family it names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dlmc.families import FamilySpec, Overrides, detect
 from dlmc.recipes.recipe import Recipe, read_recipe
+from dlmc.targets.options import BuildOptions, check_options
+from dlmc.targets.sizes import cache_bytes, weight_bytes
 from dlmc_runtime.errors import DlmcError
+from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -32,16 +35,43 @@ def _lengths(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
 
 
 def _profiles(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
-    for index, profile in enumerate(recipe.profiles):
-        where = f"profiles.{index}"
+    yield from _shapes("profiles", recipe.profiles, spec)
+
+
+def _shapes(field: str, profiles: Sequence[Profile], spec: FamilySpec) -> Iterator[str]:
+    for index, profile in enumerate(profiles):
+        where = f"{field}.{index}"
         if spec.regime == "full" and profile.cache:
             yield f"{where}.cache: {spec.family} sees the whole sequence and has no exact cache"
         if profile.block < spec.block_length:
             yield f"{where}.block: a block has {spec.block_length} positions"
         if max(profile.block, profile.cache) > spec.max_position_embeddings:
             yield f"{where}: exceeds the model's {spec.max_position_embeddings} positions"
-    if not any(profile.rows >= spec.block_length for profile in recipe.profiles):
-        yield f"profiles: none has rows for a block of {spec.block_length}"
+    if not any(profile.rows >= spec.block_length for profile in profiles):
+        yield f"{field}: none has rows for a block of {spec.block_length}"
+
+
+def _targets(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
+    for index, target in enumerate(recipe.targets):
+        where = f"targets.{index}"
+        options = BuildOptions(precision=target.precision, quantization=target.quantization)
+        try:
+            check_options(target.target, options)
+        except DlmcError as error:
+            yield f"{where}: {error}"
+            continue
+        if target.profiles:
+            yield from _shapes(f"{where}.profiles", target.profiles, spec)
+        needed = weight_bytes(spec.denoiser, target.precision, target.quantization)
+        needed += max(
+            cache_bytes(spec.denoiser, profile, target.precision)
+            for profile in target.profiles or recipe.profiles
+        )
+        if target.device_memory is not None and needed > target.device_memory << 30:
+            yield (
+                f"{where}: weights and caches take {needed / (1 << 30):.1f} GiB, "
+                f"the device has {target.device_memory}"
+            )
 
 
 _RULES: tuple[Callable[[Recipe, FamilySpec, Path], Iterator[str]], ...] = (
@@ -49,6 +79,7 @@ _RULES: tuple[Callable[[Recipe, FamilySpec, Path], Iterator[str]], ...] = (
     _sampler,
     _lengths,
     _profiles,
+    _targets,
 )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlmc.recipes.recipe import Recipe, read_recipe
+from dlmc_runtime.manifest import TargetSpec
 
 BEGIN = "<!-- recipes: written by dlmc recipes check --write -->"
 END = "<!-- /recipes -->"
@@ -11,7 +12,14 @@ END = "<!-- /recipes -->"
 
 def table(recipes: Sequence[Recipe]) -> str:
     """Return a Markdown table, one recipe a row."""
-    header = ("recipe", "checkpoint", "weights", "sampler", "profiles (B x T over C, R rows)")
+    header = (
+        "recipe",
+        "checkpoint",
+        "weights",
+        "sampler",
+        "profiles (B x T over C, R rows)",
+        "targets",
+    )
     rows = [header, ("---",) * len(header), *(_row(recipe) for recipe in recipes)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -24,7 +32,14 @@ def _row(recipe: Recipe) -> tuple[str, ...]:
         size(recipe.parameters),
         ", ".join((f"`{recipe.sampler.name}`", *parameters)),
         "; ".join(map(str, recipe.profiles)),
+        "; ".join(map(_target, recipe.targets)),
     )
+
+
+def _target(spec: TargetSpec) -> str:
+    quantized = "" if spec.quantization == "none" else f" {spec.quantization}"
+    device = f" in {spec.device_memory} GiB" if spec.device_memory else ""
+    return f"`{spec.target}` {spec.precision}{quantized}{device}"
 
 
 def size(count: int | None) -> str:

@@ -13,6 +13,7 @@ from dlmc.export.bundle_writer import file_record
 from dlmc.targets import TARGETS
 from dlmc.targets.options import BuildOptions, check_options, engine_name
 from dlmc.targets.profiles import ProfileRequest, choose
+from dlmc.targets.sizes import BYTES
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import ENGINE, PARTIAL, Bundle, engine_folder
 from dlmc_runtime.engines import ENGINES, make
@@ -26,9 +27,6 @@ from dlmc_runtime.manifest import (
     TargetSpec,
 )
 from dlmc_runtime.version import __version__
-
-BYTES: dict[Precision, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes a number takes."""
 
 
 @dataclass(frozen=True)

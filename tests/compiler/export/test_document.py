@@ -1,3 +1,4 @@
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -6,7 +7,7 @@ from pydantic import ValidationError
 from dlmc.export.document import CONFIG, GRAPH, build_manifest
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import plan_export
-from dlmc_runtime.manifest import FileRecord
+from dlmc_runtime.manifest import FileRecord, TargetSpec
 from dlmc_runtime.version import __version__
 
 FILE = FileRecord(size=1, sha256="0" * 64)
@@ -37,6 +38,12 @@ def test_the_manifest_says_what_was_planned(plan):
     assert manifest.profiles == plan.profiles
     assert (manifest.weights, manifest.text) == ((), None)
     assert [spec.shape[-1] for spec in manifest.outputs if spec.name == "top_ids"] == [7]
+
+
+def test_the_manifest_keeps_what_the_recipe_says_of_targets(plan):
+    targets = (TargetSpec(target="openvino-cpu", precision="bfloat16", device_memory=4),)
+    manifest = build_manifest(replace(plan, targets=targets), {GRAPH: FILE, CONFIG: FILE})
+    assert manifest.targets == targets
 
 
 def test_the_manifest_names_the_versions_that_made_the_graph(plan):

@@ -11,7 +11,7 @@ from dlmc.export import plan as module
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import plan_export
 from dlmc_runtime.errors import CheckpointError, UsageError
-from dlmc_runtime.manifest import Profile, Tolerance
+from dlmc_runtime.manifest import Profile, TargetSpec, Tolerance
 
 
 @pytest.fixture
@@ -84,6 +84,17 @@ def test_options_win(options):
         ({"mask_id": 300}, "mask-id 300 does not fit: give 0 to 299"),
         ({"mask_id": -1}, "mask-id -1"),
         ({"candidates": 0}, "candidates 0"),
+        (
+            {
+                "targets": [
+                    {
+                        "target": "tensorrt",
+                        "profiles": [{"batch": 1, "block": 65, "cache": 8, "rows": 4}],
+                    }
+                ]
+            },
+            "has a profile 1x65 over 8, 4 rows, the model 64 positions",
+        ),
         ({"candidates": 301}, "candidates 301"),
         ({"candidates": 300}, "300 candidates exceed the 299 tokens"),
         ({"candidates": 299, "suppress": (3,)}, "299 candidates exceed the 298"),
@@ -161,6 +172,14 @@ def test_a_recipe_decides_what_options_leave_open(options, recipe):
     assert plan_export(replace(options, recipe=recipe(), candidates=3)).spec.candidates == 3
 
 
+def test_a_recipe_says_what_targets_build(options, recipe):
+    targets = [{"target": "openvino-cpu", "precision": "bfloat16", "device_memory": 4}]
+    plan = plan_export(replace(options, recipe=recipe(targets=targets)))
+    wanted = TargetSpec(target="openvino-cpu", precision="bfloat16", device_memory=4)
+    assert plan.targets == (wanted,)
+    assert plan_export(options).targets == ()
+
+
 def test_a_recipe_alone_is_enough_for_a_graph(options, recipe):
     alone = replace(options, source=None, recipe=recipe(), weights=False, tokenizer=True)
     plan = plan_export(alone)
@@ -181,6 +200,17 @@ def test_a_recipe_names_its_checkpoint(options, recipe, checkpoint):
         ({"family": "llada"}, "is for llada, the checkpoint is sdar"),
         ({"profiles": [{"batch": 1, "block": 4, "cache": 65, "rows": 4}]}, "the model 64 posit"),
         ({"profiles": [{"batch": 1, "block": 4, "cache": 8, "rows": 1}]}, "no profile for a block"),
+        (
+            {
+                "targets": [
+                    {
+                        "target": "tensorrt",
+                        "profiles": [{"batch": 1, "block": 65, "cache": 8, "rows": 4}],
+                    }
+                ]
+            },
+            "has a profile 1x65 over 8, 4 rows, the model 64 positions",
+        ),
         ({"candidates": 301}, "candidates 301"),
         ({"max_new_tokens": 65}, "max-new-tokens 65"),
     ],

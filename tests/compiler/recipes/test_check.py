@@ -33,3 +33,35 @@ def test_check_finds_what_does_not_fit_the_family(tmp_path, old, new, problem):
     path = tmp_path / "tiny-llada.yaml"
     path.write_bytes(changed(old, new))
     assert any(found.startswith(problem) for found in check_recipe(path)), check_recipe(path)
+
+
+TARGETS = """
+targets:
+  - {target: tensorrt, precision: bfloat16, quantization: int8, device_memory: 1}
+  - {target: openvino-cpu, profiles: [{batch: 1, block: 64, cache: 0, rows: 32}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("tensorrt", "abacus", "targets.0: no target is called 'abacus'"),
+        ("openvino-cpu, ", "openvino-cpu, precision: float16, ", "targets.1: openvino-cpu cannot"),
+        ("openvino-cpu, ", "openvino-cpu, quantization: int3, ", "targets.1.quantization: Input"),
+        ("rows: 32", "rows: 8", "targets.1.profiles: none has rows for a block of 32"),
+        ("cache: 0", "cache: 8", "targets.1.profiles.0.cache: llada sees the whole sequence"),
+        (
+            "batch: 1, block: 64",
+            "batch: 9999999, block: 64",
+            "targets.1: weights and caches take 3662.1 GiB, the device has 2",
+        ),
+    ],
+)
+def test_check_finds_what_a_target_cannot_do(tmp_path, old, new, problem):
+    path = tmp_path / "tiny-llada.yaml"
+    entries = TARGETS.replace("}]}", "}], device_memory: 2}")
+    assert old in entries
+    path.write_text(SOUND + entries)
+    assert check_recipe(path) == []
+    path.write_text(SOUND + entries.replace(old, new))
+    assert any(found.startswith(problem) for found in check_recipe(path)), check_recipe(path)
