@@ -84,17 +84,6 @@ def test_options_win(options):
         ({"mask_id": 300}, "mask-id 300 does not fit: give 0 to 299"),
         ({"mask_id": -1}, "mask-id -1"),
         ({"candidates": 0}, "candidates 0"),
-        (
-            {
-                "targets": [
-                    {
-                        "target": "tensorrt",
-                        "profiles": [{"batch": 1, "block": 65, "cache": 8, "rows": 4}],
-                    }
-                ]
-            },
-            "has a profile 1x65 over 8, 4 rows, the model 64 positions",
-        ),
         ({"candidates": 301}, "candidates 301"),
         ({"candidates": 300}, "300 candidates exceed the 299 tokens"),
         ({"candidates": 299, "suppress": (3,)}, "299 candidates exceed the 298"),
@@ -200,6 +189,17 @@ def test_a_recipe_names_its_checkpoint(options, recipe, checkpoint):
         ({"family": "llada"}, "is for llada, the checkpoint is sdar"),
         ({"profiles": [{"batch": 1, "block": 4, "cache": 65, "rows": 4}]}, "the model 64 posit"),
         ({"profiles": [{"batch": 1, "block": 4, "cache": 8, "rows": 1}]}, "no profile for a block"),
+        (
+            {
+                "targets": [
+                    {
+                        "target": "tensorrt",
+                        "profiles": [{"batch": 1, "block": 65, "cache": 8, "rows": 4}],
+                    }
+                ]
+            },
+            "has a profile 1x65 over 8, 4 rows, the model 64 positions",
+        ),
         (
             {
                 "targets": [
