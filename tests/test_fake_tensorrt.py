@@ -50,6 +50,13 @@ def test_a_number_is_one_of_the_real_ones(setup, name):
     assert getattr(setup.engine, name) > 0
 
 
+def test_a_runtime_configuration_has_the_names_of_the_real_one(bundle):
+    setup = Setup(fake_tensorrt.TensorRT(Cuda()), bundle)
+    setup.trt.rtx = True
+    config = vars(setup.engine.create_runtime_config())
+    assert set(config) - {"strategy"} <= set(dir(real.IRuntimeConfig))
+
+
 @pytest.fixture
 def trt():
     return fake_tensorrt.TensorRT(Cuda())
