@@ -66,6 +66,12 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Kernel times to start from and to update."),
     ] = None,
+    execution_provider: Annotated[
+        str, typer.Option(help="What runs the graph for onnxruntime-cuda: cuda or tensorrt.")
+    ] = "cuda",
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Let onnxruntime-cuda capture its kernels once.")
+    ] = False,
     model_cache: Annotated[
         bool, typer.Option("--model-cache", help="Load faster from a copy in the user's cache.")
     ] = False,
@@ -87,7 +93,12 @@ def command(
     what the options change. An engine that can run here is compared with the reference at once.
     """
     from dlmc.targets.build import build_engine, plan_build
-    from dlmc.targets.options import BuildOptions, parse_precision, parse_quantization
+    from dlmc.targets.options import (
+        BuildOptions,
+        parse_precision,
+        parse_provider,
+        parse_quantization,
+    )
     from dlmc.targets.profiles import ProfileRequest
 
     request = ProfileRequest(parse_batch(batch), block, cache, prefill, rows)
@@ -101,6 +112,8 @@ def command(
         version_compatible=version_compatible,
         hardware_compatible=hardware_compatible,
         timing_cache=timing_cache,
+        execution_provider=parse_provider(execution_provider),
+        cuda_graph=cuda_graph,
         model_cache=model_cache,
         log=log,
     )

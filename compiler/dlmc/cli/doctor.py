@@ -9,16 +9,9 @@ from typing import Any
 from dlmc.cli.console import AsJson, say, say_json, size, table
 from dlmc.targets import TARGETS
 from dlmc_runtime.engines import ENGINES
+from dlmc_runtime.preflight import ThisMachine
 from dlmc_runtime.version import __version__
 
-# Every target of the design and the distribution that carries its library.
-_TARGETS = {
-    "onnxruntime-cpu": "onnxruntime",
-    "onnxruntime-cuda": "onnxruntime-gpu",
-    "openvino-cpu": "openvino",
-    "tensorrt": "tensorrt",
-    "tensorrt-rtx": "tensorrt-rtx-cu13",
-}
 # What other verbs need: the distribution and the extra that brings it.
 _VERBS = {
     "torch": ("export, validate", "compile"),
@@ -26,8 +19,12 @@ _VERBS = {
     "onnx-ir": ("export, validate", "compile"),
     "onnxscript": ("export, validate", "compile"),
     "safetensors": ("validate, synth", "compile"),
-    "polygraphy": ("validate", "validate"),
+    "polygraphy": ("build, validate", "validate"),
+    "matplotlib": ("validate, bench", "validate"),
 }
+# The two ONNX Runtimes share a module and must not be installed together.
+_INSTALL = {"onnxruntime-gpu": "pip uninstall onnxruntime; pip install onnxruntime-gpu cuda-python"}
+_BUILDING = ("onnx", "onnx-ir")
 _BASE = ("numpy", "onnxruntime", "tokenizers", "huggingface-hub")
 
 
@@ -51,31 +48,37 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def examine(target: str) -> Finding:
-    """Find out what this machine can do with a target."""
-    library = _TARGETS[target]
-    found = installed(library)
-    known = target in TARGETS or target in ENGINES
-    if not known:
-        todo = "not supported by this version of dlmc"
-    else:
-        todo = "" if found else f"pip install {library}"
+def examine(target: str, gpu: str | None) -> Finding:
+    """Find out what this machine can do with a target, given its GPU's compute capability."""
+    kind, builder = ENGINES[target], TARGETS[target]
+    found = installed(kind.distribution)
+    lacking = [name for name in _BUILDING if installed(name) is None]
+    blind = kind.gpu and gpu is None
+    todo = []
+    if found is None:
+        todo.append(_INSTALL.get(kind.distribution, f"pip install 'dlmc[{builder.extra}]'"))
+    if lacking:
+        todo.append("pip install 'dlmc[compile]' to build")
+    if blind:
+        ahead = "builds ahead of time only" if builder.ahead_of_time else "build and run it there"
+        todo.append(f"no GPU answers here: {ahead}")
     return Finding(
         target=target,
-        build=target in TARGETS and found is not None,
-        run=target in ENGINES and found is not None,
-        library=library,
+        build=found is not None and not lacking and (not blind or builder.ahead_of_time),
+        run=found is not None and not blind,
+        library=kind.distribution,
         version=found,
-        todo=todo,
+        todo="; ".join(filter(None, todo)),
     )
 
 
 def command(as_json: AsJson = False) -> None:
     """Say which targets can build or run on this machine, and what the others need."""
+    gpu = ThisMachine().compute_capability()
     report = {
         "dlmc": __version__,
-        "machine": machine(),
-        "targets": [asdict(examine(target)) for target in _TARGETS],
+        "machine": {**machine(), "gpu": gpu},
+        "targets": [asdict(examine(target, gpu)) for target in TARGETS],
         "packages": {name: installed(name) for name in (*_BASE, *_VERBS)},
     }
     if as_json:
@@ -111,7 +114,7 @@ def _readable(report: dict[str, Any]) -> str:
     return "\n\n".join(
         (
             f"dlmc {report['dlmc']} on Python {here['python']}, {here['system']}, "
-            f"{here['cores']} cores{memory}",
+            f"{here['cores']} cores{memory}, {here['gpu'] or 'no'} GPU",
             table(targets, ("target", "build", "run", "library", "")),
             table(packages, ("package", "version", "")),
         )

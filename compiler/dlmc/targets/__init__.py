@@ -11,15 +11,17 @@ class Target:
 
     Attributes:
         module: has ``build(plan, folder) -> Built``, see `dlmc.targets.build`.
-        extra: the extra of dlmc that brings what building needs; empty for the base install.
+        extra: the extra of dlmc that brings what building needs.
         choices: quantizations by precision, the default first.
         options: fields of `BuildOptions` that it heeds besides those that all do.
+        ahead_of_time: whether a machine without a GPU can build for one.
     """
 
     module: str
     extra: str
     choices: dict[Precision, tuple[Quantization, ...]]
     options: frozenset[str] = frozenset()
+    ahead_of_time: bool = False
 
 
 _EVERYWHERE: tuple[Quantization, ...] = ("none", "int8", "int4", "w8a8")
@@ -59,5 +61,6 @@ TARGETS: dict[str, Target] = {
         "tensorrt-rtx",
         _ON_GPUS,
         frozenset({"compute_capability", "refit", "log"}),
+        ahead_of_time=True,
     ),
 }

@@ -12,6 +12,8 @@ from dlmc_runtime.manifest import Precision, Quantization, TargetSpec
 PRECISIONS: dict[str, Precision] = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Precisions by their short names, which engines carry in theirs."""
 
+ExecutionProvider = Literal["cuda", "tensorrt"]
+PROVIDERS: dict[str, ExecutionProvider] = {one: one for one in get_args(ExecutionProvider)}
 QUANTIZATIONS: dict[str, Quantization] = {one: one for one in get_args(Quantization)}
 
 _ALIASES = {**PRECISIONS, "fp32": "float32", "fp16": "float16"} | {
@@ -52,7 +54,7 @@ class BuildOptions:
     hardware_compatible: bool = False
     timing_cache: Path | None = None
     model_cache: bool = False
-    execution_provider: Literal["cuda", "tensorrt"] = "cuda"
+    execution_provider: ExecutionProvider = "cuda"
     cuda_graph: bool = False
     log: Path | None = None
 
@@ -77,6 +79,18 @@ def parse_quantization(text: str) -> Quantization:
     if text not in QUANTIZATIONS:
         raise UsageError(f"--quantize is {text!r}", f"choose one of {', '.join(QUANTIZATIONS)}")
     return QUANTIZATIONS[text]
+
+
+def parse_provider(text: str) -> ExecutionProvider:
+    """Return the execution provider of that name.
+
+    Raises:
+        UsageError: none is called that.
+    """
+    if text not in PROVIDERS:
+        hint = f"choose one of {', '.join(PROVIDERS)}"
+        raise UsageError(f"--execution-provider is {text!r}", hint)
+    return PROVIDERS[text]
 
 
 def default_precision(target: str) -> Precision:

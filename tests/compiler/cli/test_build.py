@@ -115,6 +115,8 @@ def test_options_reach_the_plan(dlmc, bundle, built):
         (["--target", "abacus"], "no target is called 'abacus'"),
         (["--precision", "f8"], "--precision is 'f8': choose one of f32, f16, bf16"),
         (["--precision", "f16"], "onnxruntime-cpu cannot compute in f16: it can in f32"),
+        (["--execution-provider", "x"], "--execution-provider is 'x': choose one of cuda, tens"),
+        (["--cuda-graph"], "--cuda-graph makes no difference to onnxruntime-cpu"),
         (["--quantize", "int2"], "--quantize is 'int2': choose one of none, int8"),
         (["--refit"], "--refit makes no difference to onnxruntime-cpu: leave it out; it is for"),
         (["--calibration", "prompts.txt"], "--calibration is for w8a8"),
