@@ -16,11 +16,11 @@ LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test check lint format train bench schema map clean
+.PHONY: help environment demo test gpu-check check lint format train bench schema map clean
 .PHONY: $(TINY:%=demo-%) $(TINY:%=train-%)
 
 help: ## List the targets
-	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 environment: ## Install dlmc and its tools into .venv, if pyproject.toml is newer
 	@$(LOCK) $(MAKE) --silent $(STAMP)
@@ -43,6 +43,9 @@ $(TINY:%=demo-%): demo-%: environment
 
 test: environment ## Run the whole test suite
 	$(BIN)/python -m pytest
+
+gpu-check: ## Build, validate and test on this machine's NVIDIA GPU
+	$(PYTHON) tests/gpu/check.py --torch '$(TORCH)'
 
 check: lint test ## Run what CI runs: format, lint, types, tests
 
@@ -70,4 +73,4 @@ schema map: environment ## Regenerate docs/*.schema.json, or the map of the code
 	$(BIN)/python docs/generate.py $@
 
 clean: ## Remove the environment, caches and whatever was built
-	rm -rf $(VENV) $(VENV).lock $(DEMO) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV).lock .venv-gpu $(DEMO) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -229,7 +229,7 @@ class Requirements(Record):
     Attributes:
         library: distribution that runs the engine.
         version: version of it that built the engine.
-        match: how much of the version must agree; ``any`` where the plan is plain ONNX.
+        match: which versions run it; ``any`` where the plan is plain ONNX.
         system: operating system and processor, such as ``linux-x86_64``; None where any will do.
         compute_capabilities: GPUs it was built for, such as ``sm89``; empty for none or any.
         newer_gpus: whether GPUs of a later compute capability run it too.
@@ -238,7 +238,7 @@ class Requirements(Record):
 
     library: str
     version: str
-    match: Literal["exact", "any"]
+    match: Literal["exact", "later", "any"]
     system: str | None = None
     compute_capabilities: tuple[ComputeCapability, ...] = ()
     newer_gpus: bool = False

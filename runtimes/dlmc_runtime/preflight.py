@@ -1,6 +1,9 @@
 """Whether an engine fits this machine, decided before an engine library sees it."""
 
 import platform
+import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -8,6 +11,10 @@ from typing import Protocol
 
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord
+
+
+# The GPU build of ONNX Runtime runs on the CPU too, and both must not be installed together.
+_STAND_INS = {"onnxruntime": ("onnxruntime-gpu",)}
 
 
 class Machine(Protocol):
@@ -35,11 +42,11 @@ class ThisMachine:
     """The machine this process runs on."""
 
     def library(self, distribution: str) -> str | None:
-        """Return the version of an installed distribution, None where there is none."""
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            return None
+        """Return the version of an installed distribution, or of one that stands in for it."""
+        for name in (distribution, *_STAND_INS.get(distribution, ())):
+            with suppress(PackageNotFoundError):
+                return version(name)
+        return None
 
     def system(self) -> str:
         """Return operating system and processor, such as ``linux-x86_64``."""
@@ -81,14 +88,27 @@ def obstacle(record: EngineRecord, machine: Machine | None = None) -> tuple[str,
             if needs.match == "exact"
             else f"pip install {needs.library}"
         )
-    if needs.match == "exact" and found != needs.version:
+    if not _MATCHES[needs.match](found, needs.version):
+        which = "that version" if needs.match == "exact" else "that version or a later one"
         return (
             f"the engine was built with {needs.library} {needs.version}, here is {found}",
-            f"install that version, or {again}",
+            f"install {which}, or {again}",
         )
     if needs.system is not None and needs.system != here.system():
         return f"the engine was built for {needs.system}, this is {here.system()}", again
     return _gpu_obstacle(record, here, again) or _memory_obstacle(record, here)
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a version, to be compared one by one."""
+    return [int(part) for part in re.findall(r"[0-9]+", text.split("+")[0])]
+
+
+_MATCHES: dict[str, Callable[[str, str], bool]] = {
+    "exact": lambda found, built: found == built,
+    "later": lambda found, built: _numbers(found) >= _numbers(built),
+    "any": lambda _found, _built: True,
+}
 
 
 def _gpu_obstacle(record: EngineRecord, here: Machine, again: str) -> tuple[str, str] | None:

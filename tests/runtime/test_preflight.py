@@ -1,6 +1,7 @@
 """An engine that does not fit is refused with one sentence, before its library is imported."""
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version
 
 import pytest
@@ -113,6 +114,29 @@ def test_newer_means_newer_than_all_it_was_built_for():
     needs = {**FOR_GPU, "compute_capabilities": ("sm80", "sm89"), "newer_gpus": True}
     with pytest.raises(EngineError, match="built for sm80, sm89, this GPU is sm87"):
         preflight.check(record(**needs), Box({"tensorrt": "11.1.0"}, gpu="sm87"))
+
+
+@pytest.mark.parametrize("version", ["11.1.0", "11.1.0.post1", "11.10.0", "12.0"])
+def test_later_versions_run_a_version_compatible_engine(version):
+    assert preflight.obstacle(record(match="later"), Box({"tensorrt": version})) is None
+
+
+@pytest.mark.parametrize("version", ["11.0.9", "10.16.2", "9"])
+def test_earlier_versions_do_not(version):
+    found = preflight.obstacle(record(match="later"), Box({"tensorrt": version}))
+    assert found is not None
+    assert "that version or a later one" in found[1]
+
+
+def test_the_gpu_build_of_onnxruntime_stands_in_for_the_other(monkeypatch):
+    def installed(name):
+        if name != "onnxruntime-gpu":
+            raise PackageNotFoundError(name)
+        return "1.31.0"
+
+    monkeypatch.setattr(preflight, "version", installed)
+    assert preflight.ThisMachine().library("onnxruntime") == "1.31.0"
+    assert preflight.ThisMachine().library("openvino") is None
 
 
 def test_any_version_runs_a_plain_graph():

@@ -54,7 +54,7 @@ def build(plan: BuildPlan, folder: Path) -> Built:
         plan,
         folder,
         configure,
-        match="any" if options.version_compatible else "exact",
+        match="later" if options.version_compatible else "exact",
         system=preflight.ThisMachine().system(),
         compute_capabilities=(_AMPERE,) if wide else (here,),
         newer_gpus=wide,

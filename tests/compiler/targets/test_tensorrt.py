@@ -77,7 +77,7 @@ def test_other_gpus_and_versions_are_let_in_on_request(asked, root, tmp_path):
     assert asked.flags == []
     assert asked.level is None
     subject.build(plan(root, version_compatible=True, hardware_compatible=True), tmp_path)
-    assert asked.needs["match"] == "any"
+    assert asked.needs["match"] == "later"
     assert asked.needs["compute_capabilities"] == ("sm80",)
     assert asked.needs["newer_gpus"]
     assert asked.level == trt.HardwareCompatibilityLevel.AMPERE_PLUS
