@@ -100,6 +100,22 @@ def test_eight_bits_share_a_scale_a_row():
     assert scales_of(tensor(np.ones((2, 64))), scheme, "s").numpy().shape == (2,)
 
 
+@pytest.mark.parametrize(("block", "error"), [(32, 0.095), (128, 0.111)])
+def test_gaussian_weights_lose_what_the_documentation_says(block, error):
+    values = np.random.default_rng(0).standard_normal((256, 1024)).astype(np.float32)
+    found, _ = decoded(Scheme(4, block, ir.DataType.FLOAT), values)
+    assert np.sqrt(((found - values) ** 2).mean()) == pytest.approx(error, abs=0.001)
+
+
+def test_a_zero_point_would_lose_less():
+    values = np.random.default_rng(0).standard_normal((256 * 32, 32))
+    low = np.minimum(values.min(-1, keepdims=True), 0)
+    scale = (np.maximum(values.max(-1, keepdims=True), 0) - low) / 15
+    zero = np.rint(-low / scale)
+    found = (np.clip(np.rint(values / scale) + zero, 0, 15) - zero) * scale
+    assert np.sqrt(((found - values) ** 2).mean()) == pytest.approx(0.081, abs=0.001)
+
+
 @given(WEIGHTS, st.integers(1, 200))
 def test_a_weight_is_the_same_in_pieces(values, size):
     scheme = Scheme(4, 16, ir.DataType.BFLOAT16)
