@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.export.graph_io import graph_inputs, graph_outputs
-from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, Requirements
 
 TABLE = (np.arange(64, dtype=np.int64) * 7 + 3) % 60
 WEIGHTS = "weights/model.safetensors"
@@ -125,6 +125,25 @@ def seal(root: Path, **changes: Any) -> Path:
     made = Manifest.model_validate({**fields, **changes})
     (root / "manifest.json").write_text(made.model_dump_json(indent=2))
     return root
+
+
+def bind(root: Path, target: str = "onnxruntime-cpu", library: str = "onnxruntime") -> Path:
+    """Write the record of an engine whose plan is the bundle's own graph."""
+    folder = root / "engines" / target
+    folder.mkdir(parents=True)
+    record = EngineRecord(
+        target=target,
+        device="cpu",
+        precision="float32",
+        profiles=PROFILES,
+        plan="denoiser.onnx",
+        requires=Requirements(library=library, version="0", match="any"),
+        manifest_sha256="0" * 64,
+        versions={},
+        files={},
+    )
+    (folder / "engine.json").write_text(record.model_dump_json())
+    return rebind(root, target)
 
 
 def rebind(root: Path, target: str = "onnxruntime-cpu", **changes: Any) -> Path:

@@ -9,6 +9,7 @@ import handmade
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sealing import reseal
 
 from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
@@ -23,14 +24,9 @@ LISTED = ("config.json", "denoiser.onnx", handmade.WEIGHTS)
 FILES = (*LISTED, "manifest.json", ENGINE)
 
 
-def build(root):
-    build_engine(plan_build(root, TARGET, ProfileRequest()))
-    return root
-
-
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
-    return build(handmade.write(tmp_path_factory.mktemp("original") / "bundle"))
+    return handmade.bind(handmade.write(tmp_path_factory.mktemp("original") / "bundle"))
 
 
 @pytest.fixture
@@ -181,7 +177,7 @@ def test_a_newer_schema_says_what_to_do(root, name):
 
 
 def test_the_engine_of_another_bundle_is_refused(root, tmp_path):
-    other = build(handmade.write(tmp_path / "other", max_new_tokens=17))
+    other = handmade.bind(handmade.write(tmp_path / "other", max_new_tokens=17))
     shutil.copy(other / ENGINE, root / ENGINE)
     assert "was built from another bundle: run dlmc build" in refusal(root)
 
@@ -195,7 +191,8 @@ def test_the_engine_of_another_target_is_refused(root):
 def test_a_bundle_exported_again_needs_a_new_engine(root):
     handmade.seal(root, max_new_tokens=17)
     assert "was built from another bundle" in refusal(root)
-    assert generate(build(root)) == tuple(handmade.TABLE[3:7])
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    assert generate(root) == tuple(handmade.TABLE[3:7])
 
 
 def test_a_plan_nobody_vouches_for_is_refused(root):
@@ -301,3 +298,47 @@ def test_files_are_checked_against_their_records(tmp_path):
         check_files(tmp_path, {"a": FileRecord(size=3, sha256="0" * 64)})
     with pytest.raises(BundleError, match="b is missing"):
         check_files(tmp_path, {"a": good, "b": good})
+
+
+@pytest.mark.parametrize("name", ["denoiser.onnx", handmade.WEIGHTS])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "link out"])
+def test_damage_to_an_engine_s_own_files_is_found(tmp_path, name, damage):
+    """`dlmc build` gives an engine files of its own, beside those of the bundle."""
+    root = handmade.write(tmp_path / "bundle")
+    record = build_engine(plan_build(root, TARGET, ProfileRequest()))
+    path = root / "engines" / TARGET / name
+    assert path.relative_to(root).as_posix() in record.files
+    assert generate(root) == tuple(handmade.TABLE[3:7])
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif damage == "cut":
+        path.write_bytes(data[:-1])
+    elif damage == "link out":
+        (tmp_path / "outside").write_bytes(data)
+        path.symlink_to(tmp_path / "outside")
+    words = {"flip": "another hash", "cut": "bytes, the", "remove": "missing", "link out": "out of"}
+    assert words[damage] in refusal(root)
+
+
+def test_an_engine_s_graph_reads_only_files_of_its_record(tmp_path):
+    root = handmade.write(tmp_path / "bundle")
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    plan = root / "engines" / TARGET / "denoiser.onnx"
+    plan.write_bytes(handmade.graph("../../config.json").SerializeToString())
+    reseal(root)
+    assert "reads 'engines/onnxruntime-cpu/../../config.json', which is not listed" in refusal(root)
+
+
+def test_a_short_name_means_the_only_engine_of_its_target(root):
+    other = root / "engines" / f"{TARGET}-int8"
+    (root / "engines" / TARGET).rename(other)
+    assert Bundle.open(root).engine_name(TARGET) == other.name
+    assert generate(root) == tuple(handmade.TABLE[3:7])
+    shutil.copytree(other, other.with_name(f"{TARGET}-int4"))
+    assert f"several engines for {TARGET}: name one of {TARGET}-int4, " in refusal(root)
+    shutil.copytree(other, other.with_name(TARGET))
+    assert Bundle.open(root).engine_name(TARGET) == TARGET
+    assert Bundle.open(root).engine_name("nothing") == "nothing"

@@ -1,8 +1,7 @@
 """An engine that does not fit is refused with one sentence, before its library is imported."""
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 

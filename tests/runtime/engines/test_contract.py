@@ -7,8 +7,6 @@ import handmade
 import numpy as np
 import pytest
 
-from dlmc.targets.build import build_engine, plan_build
-from dlmc.targets.profiles import ProfileRequest
 from dlmc.validate.reference import load_reference
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle
@@ -26,8 +24,7 @@ def target(request):
 @pytest.fixture(scope="session")
 def original(tmp_path_factory, target):
     root = handmade.write(tmp_path_factory.mktemp(target) / "bundle")
-    build_engine(plan_build(root, target, ProfileRequest()))
-    return root
+    return handmade.bind(root, target, engines.ENGINES[target].distribution)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@ import shutil
 import handmade
 import pytest
 
-from dlmc.targets.build import build_engine, plan_build
-from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Store
@@ -16,8 +14,7 @@ TARGET = "onnxruntime-cpu"
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
     root = handmade.write(tmp_path_factory.mktemp("engine") / "bundle")
-    build_engine(plan_build(root, TARGET, ProfileRequest()))
-    return root
+    return handmade.bind(root, TARGET)
 
 
 @pytest.fixture

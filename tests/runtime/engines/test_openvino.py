@@ -1,6 +1,7 @@
 import gc
 import shutil
-from contextlib import closing
+from contextlib import closing, contextmanager
+from typing import cast
 
 import handmade
 import numpy as np
@@ -13,8 +14,9 @@ from dlmc.targets.options import BuildOptions
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.cache import Cache
 from dlmc_runtime.engines.base import Store
-from dlmc_runtime.engines.openvino import cache_folder
+from dlmc_runtime.engines.openvino import OpenVinoEngine, cache_folder
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.generate import Generator
 
@@ -25,6 +27,14 @@ def build(root, **options):
     plan = plan_build(root, TARGET, ProfileRequest(batch=(1,)), BuildOptions(**options))
     build_engine(plan)
     return plan.name
+
+
+@contextmanager
+def loaded(root, name=TARGET):
+    engine = engines.load(Bundle.open(root), name)
+    assert isinstance(engine, OpenVinoEngine)
+    with closing(engine):
+        yield engine
 
 
 @pytest.fixture
@@ -58,7 +68,7 @@ def test_what_openvino_refuses_is_one_sentence(root, capfd):
 
 def test_a_failing_forward_is_one_sentence(root):
     build(root)
-    with closing(engines.load(Bundle.open(root), TARGET)) as engine:
+    with loaded(root) as engine:
         request = engine._requests[engine.profiles[0]]._request
         inputs, cache = engine.inputs(engine.profiles[0]), engine.cache(1, 24)
         engine.forward(inputs, cache, [])
@@ -71,10 +81,10 @@ def test_a_failing_forward_is_one_sentence(root):
 
 def test_a_cache_of_another_kind_of_engine_is_refused(root):
     build(root)
-    with closing(engines.load(Bundle.open(root), TARGET)) as engine:
+    with loaded(root) as engine:
         inputs = engine.inputs(engine.profiles[0])
         with pytest.raises(TypeError, match="another engine"):
-            engine.forward(inputs, object(), [])
+            engine.forward(inputs, cast("Cache", object()), [])
 
 
 def test_the_library_never_lowers_what_the_graph_keeps(root, settings):
@@ -90,7 +100,7 @@ def test_stored_weights_stay_as_they_are_stored(tiny_bundle, precision):
     root = tiny_bundle("tiny-sdar")
     name = build(root, precision=precision)
     bundle = Bundle.open(root)
-    with closing(engines.load(bundle, name)) as engine:
+    with loaded(root, name) as engine:
         compiled = engine._requests[engine.profiles[0]]._request.get_compiled_model()
         nodes = compiled.get_runtime_model().get_ordered_ops()
     products = [
@@ -107,7 +117,7 @@ def test_bfloat16_caches_are_stored_and_read_as_such(tiny_bundle):
     root = tiny_bundle("tiny-sdar")
     name = build(root, precision="bfloat16")
     assert name == "openvino-cpu-bf16"
-    with closing(engines.load(Bundle.open(root), name)) as engine:
+    with loaded(root, name) as engine:
         profile = engine.profiles[0]
         inputs, cache = engine.inputs(profile), engine.cache(1, profile.cache)
         inputs.input_ids[:] = np.arange(profile.block) + 40
