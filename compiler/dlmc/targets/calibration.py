@@ -11,8 +11,11 @@ from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
+from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.text import TextCodec
 
+# Without a threshold it would take its default one.
+_PATIENT = {"low_confidence_dynamic": "low_confidence_static"}
 _MOST = 1000  # prompts: more take hours and change no scale
 
 
@@ -38,10 +41,16 @@ def calibration_states(
     with Generator(engine, text) as generator:
         wanted = Wanted(() if prompts is None else read_prompts(prompts))
         requests = [
-            replace(one.request, sampler=one.request.sampler.updated(threshold=None))
+            replace(one.request, sampler=_one_at_a_time(one.request.sampler))
             for one in ask(generator, wanted)
         ]
         return record_states(generator, requests)
+
+
+def _one_at_a_time(sampler: SamplerConfig) -> SamplerConfig:
+    """Return a sampler that commits one position a forward, the surest first."""
+    name = _PATIENT.get(sampler.name, sampler.name)
+    return replace(sampler, name=name, steps=None, threshold=None, factor=None)
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ def test_states_are_of_several_noise_levels(tiny_bundle):
         assert set(state) == {spec.name for spec in manifest.inputs}
         active = state["input_ids"][0, : manifest.attention.block_length]
         shares.add(float(np.mean(active == manifest.tokens.mask)))
-    assert {0.0, 1.0} < shares
-    assert any(0.3 < share < 0.8 for share in shares)
+    assert {0.0, 0.25, 0.5, 0.75, 1.0} <= shares  # only where one position is committed a forward
 
 
 @pytest.mark.slow
@@ -25,7 +24,7 @@ def test_prompts_can_be_given(tiny_bundle, tmp_path):
     bundle = Bundle.open(tiny_bundle("tiny-llada"))
     (tmp_path / "prompts.txt").write_text("12+7=?\n\n3+4=?\n")
     states = calibration_states(bundle, bundle.manifest.profiles, tmp_path / "prompts.txt")
-    assert len({state["input_ids"][0, :6].tobytes() for state in states}) == 2
+    assert len({state["input_ids"][0, :4].tobytes() for state in states}) == 2
 
 
 def test_blank_lines_are_no_prompts(tmp_path):
