@@ -38,8 +38,11 @@ $(TINY:%=demo-%): demo-%: environment
 	@echo "== $*"
 	$(BIN)/dlmc export artifacts/$* -o $(DEMO)/$* --recipe tiny/$* --force
 	$(BIN)/dlmc build $(DEMO)/$* --target onnxruntime-cpu
+	$(BIN)/dlmc build $(DEMO)/$* --target openvino-cpu --precision bf16
+	$(BIN)/dlmc build $(DEMO)/$* --target tensorrt-rtx --precision bf16 --compute-capability sm89,sm120
 	$(BIN)/dlmc validate $(DEMO)/$*
 	$(BIN)/dlmc run $(DEMO)/$* --stats "$(QUESTION)"
+	$(BIN)/dlmc run $(DEMO)/$* --target openvino-cpu --stats "$(QUESTION)"
 
 test: environment ## Run the whole test suite
 	$(BIN)/python -m pytest
