@@ -1,87 +1,156 @@
-"""Comparing one engine with the reference, state by state."""
+"""Comparing one engine with recorded forwards, through Polygraphy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
-import numpy as np
+from polygraphy.comparator import Comparator, RunResults
+from polygraphy.logger import G_LOGGER
 
-from dlmc.validate.recording import State, stored
-from dlmc.validate.report import Row
-from dlmc_runtime.engines.base import Engine, Outputs
+from dlmc.validate.comparators import Answer, BestTokens, CommittedSet, Finding, Numbers
+from dlmc.validate.recording import State
+from dlmc.validate.report import Layers, Place, Row
+from dlmc.validate.tolerances import COMMITTED, GENERATION, LAYERS, SHARES, Limits
+from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.manifest import Tolerance
 
-DEFAULT = Tolerance(atol=1e-3)
-_NUMBERS = ("top_logits", "logsumexp", "entropy", "tempered_logsumexp")
-
-
-class _Worst:
-    """The largest difference seen of one output, and whether all stayed within tolerance."""
-
-    def __init__(self, output: str, tolerance: Tolerance) -> None:
-        self.output, self.tolerance = output, tolerance
-        self.difference, self.where, self.count, self.ok = 0.0, "", 0, True
-
-    def numbers(self, forward: int, ours: np.ndarray, reference: np.ndarray) -> None:
-        """Compare floats; NaN counts as infinitely different."""
-        gap = np.abs(ours.astype(np.float64) - reference)
-        gap = np.where(np.isfinite(gap), gap, np.inf)
-        self.count += gap.size
-        allowed = self.tolerance.atol + self.tolerance.rtol * np.abs(reference)
-        self.ok &= bool((gap <= allowed).all())
-        index = np.unravel_index(int(gap.argmax()), gap.shape)
-        if gap[index] > self.difference or not self.where:
-            self.difference = float(gap[index])
-            place = ",".join(map(str, index))
-            self.where = (
-                f"forward {forward} [{place}]: {ours[index]:.8g}, not {reference[index]:.8g}"
-            )
-
-    def ids(self, forward: int, ours: np.ndarray, reference: np.ndarray, sure: np.ndarray) -> None:
-        """Compare token ids where the reference's margin leaves no doubt."""
-        wrong = (ours != reference) & sure
-        self.count += int(sure.sum())
-        self.difference += int(wrong.sum())
-        if wrong.any() and self.ok:
-            index = tuple(np.argwhere(wrong)[0])
-            place = ",".join(map(str, index))
-            self.where = f"forward {forward} [{place}]: {ours[index]}, not {reference[index]}"
-        self.ok &= not wrong.any()
-
-    def row(self) -> Row:
-        return Row(
-            self.output, self.count, self.difference, self.tolerance.atol, self.ok, self.where
-        )
+ORDER = (
+    "top_ids",
+    "sampled_id",
+    "top_logits",
+    "sampled_logit",
+    "logsumexp",
+    "tempered_logsumexp",
+    "entropy",
+    "present",
+    COMMITTED,
+)
+"""Outputs in the order of the report."""
 
 
 def compare_states(
-    states: Sequence[State], engine: Engine, tolerances: Mapping[str, Tolerance]
+    states: Sequence[State], engine: Engine, limits: Limits, strict: Limits, runner: str = "engine"
 ) -> list[Row]:
-    """Replay recorded forwards on ``engine`` and compare every output of the head and the cache.
+    """Replay recorded forwards on ``engine`` and compare everything that comes out.
 
-    A top-1 id must agree wherever the reference's two best logits are further apart than twice
-    the tolerance: closer ones may change places without either engine being wrong.
+    One forward after the other goes through Polygraphy's comparators, so that no more than one
+    is in memory.
+
+    Args:
+        states: what the reference did.
+        engine: the engine.
+        limits: what the engine is held to, by output.
+        strict: what decides whether a token or a committed position was a close call.
+        runner: the engine's name.
+
+    Raises:
+        EngineError: the engine fails.
     """
-    tolerance = {name: tolerances.get(name, DEFAULT) for name in (*_NUMBERS, "present")}
-    worst = {name: _Worst(name, limit) for name, limit in tolerance.items()}
-    worst["top_ids"] = _Worst("top_ids", Tolerance(atol=0.0))
-    for forward, state in enumerate(states, 1):
-        outputs, cache = state.replay(engine)
-        for name in _NUMBERS:
-            worst[name].numbers(forward, getattr(outputs, name), getattr(state.outputs, name))
-        sure = _margin(state.outputs) > 2 * tolerance["top_logits"].atol
-        best, wanted = outputs.top_ids[..., 0], state.outputs.top_ids[..., 0]
-        worst["top_ids"].ids(forward, best, wanted, sure)
-        kept = stored(cache, state.stores)
-        for name, wanted in stored(state.after, state.stores).items():
-            worst["present"].numbers(forward, kept[name], wanted)
-    if not any(state.stores for state in states):
-        del worst["present"]  # a family without a cache stores nothing
-    return [worst[name].row() for name in worst]
+    functions = [Numbers(limits), BestTokens(strict), CommittedSet(strict)]
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL):  # the report says it all
+        results = Comparator.compare_accuracy(
+            [_replayed(states, engine, runner), _recorded(states)], compare_func=functions
+        )
+    forwards: list[dict[str, list[Finding]]] = [{} for _ in states]
+    for result in results:
+        for (findings,) in [list(result.values())]:
+            for forward, found in zip(forwards, findings, strict=True):
+                for name, finding in found.items():
+                    forward.setdefault(name.split(".")[0], []).append(finding)
+    names = [name for name in ORDER if any(name in forward for forward in forwards)]
+    return [_row(name, [one.get(name, []) for one in forwards], limits) for name in names]
 
 
-def _margin(outputs: Outputs) -> np.ndarray:
-    """Return the gap between the two best logits, [B,R]; infinite where K is 1."""
-    logits = outputs.top_logits
-    if logits.shape[-1] == 1:
-        return np.full(logits.shape[:-1], np.inf)
-    gap: np.ndarray = logits[..., 0] - logits[..., 1]
-    return gap
+def _replayed(states: Sequence[State], engine: Engine, runner: str) -> Iterator[RunResults]:
+    for state in states:
+        yield _single(Answer(state, *state.replay(engine), runner))
+
+
+def _recorded(states: Sequence[State]) -> Iterator[RunResults]:
+    for state in states:
+        yield _single(Answer(state, state.outputs, state.kept, "reference"))
+
+
+def _single(answer: Answer) -> RunResults:
+    run = RunResults()
+    run.append((answer.runner_name, [answer]))
+    return run
+
+
+def _row(name: str, forwards: Sequence[Sequence[Finding]], limits: Limits) -> Row:
+    """Sum up what was found about one output."""
+    found = [one for forward in forwards for one in forward]
+    compared, wrong = sum(one.compared for one in found), sum(one.wrong for one in found)
+    limit = limits[name]
+    if name not in SHARES:
+        # What is out of tolerance comes first, the largest difference of its kind before others.
+        most = max(found, key=lambda one: (one.wrong > 0, one.difference), default=None)
+        by_forward = [max((x.difference for x in one), default=None) for one in forwards]
+        difference = max((one.difference for one in found), default=0.0)
+        ok = not wrong
+    else:
+        most = next((one for one in found if one.wrong), None)
+        by_forward = [_share(one) for one in forwards]
+        difference = wrong / max(compared, 1)
+        ok = difference <= limit.atol
+    return Row(
+        name,
+        compared,
+        wrong,
+        difference,
+        limit,
+        ok,
+        None if most is None else most.place,
+        tuple(by_forward),
+    )
+
+
+def _share(findings: Sequence[Finding]) -> float | None:
+    compared = sum(one.compared for one in findings)
+    return sum(one.wrong for one in findings) / compared if compared else None
+
+
+def compare_generations(
+    found: Sequence[Sequence[int]],
+    wanted: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    limits: Limits,
+) -> Row:
+    """Compare whole answers token by token.
+
+    Args:
+        found: the engine's tokens by prompt.
+        wanted: the reference's.
+        starts: position of the first token of each answer.
+        limits: ``generation`` is the share that may differ.
+    """
+    places = [
+        Place(GENERATION, prompt, 0, start + at, (), *(_name(token) for token in pair))
+        for prompt, (ours, theirs, start) in enumerate(zip(found, wanted, starts, strict=True))
+        for at, pair in enumerate(zip_longest(ours, theirs))
+        if pair[0] != pair[1]
+    ]
+    compared = sum(max(map(len, pair)) for pair in zip(found, wanted, strict=True))
+    share = len(places) / max(compared, 1)
+    limit = limits[GENERATION]
+    first = places[0] if places else None
+    return Row(GENERATION, compared, len(places), share, limit, share <= limit.atol, first)
+
+
+def layer_row(layers: Layers) -> Row:
+    """Sum up the points inside the network; the place is that of the first one that is wrong."""
+    wrong = [one for one in layers.points if not one.ok]
+    most = max(layers.points, key=lambda one: one.error, default=None)
+    shown = wrong[0] if wrong else most
+    return Row(
+        LAYERS,
+        len(layers.points),
+        len(wrong),
+        most.error if most else 0.0,
+        Tolerance(atol=layers.tolerance),
+        not wrong,
+        shown.where if shown else None,
+    )
+
+
+def _name(token: int | None) -> int | str:
+    return "no token" if token is None else token

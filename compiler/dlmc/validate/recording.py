@@ -5,78 +5,233 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from dlmc_runtime import decode, samplers
 from dlmc_runtime.cache import Cache, Contents
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.prediction import predict
+from dlmc_runtime.row import Request, Row, Task
+from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Ints, Prediction
+from dlmc_runtime.samplers.config import SamplerConfig
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the sampler is asked after a forward, and everything it goes by but the outputs.
+
+    Attributes:
+        sampler: the row's sampler.
+        block: where the block stands.
+        noise: float64 [n], the uniform numbers of samplers that ask for them.
+    """
+
+    sampler: SamplerConfig
+    block: BlockState
+    noise: Floats | None = None
+
+    def predict(self, outputs: Outputs) -> Prediction:
+        """Return what ``outputs`` predict for the ``n`` positions of the block, in row 0."""
+        count = len(self.block.masked)
+        tempered = samplers.build(self.sampler).tempered
+        # At temperature 0 nothing is drawn: the uniform numbers of the head do not matter.
+        uniform = np.zeros(count, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # a broken engine answers anything
+            prediction = predict(
+                outputs, 0, count, self.sampler, tempered=tempered, uniform=uniform
+            )
+        return Prediction(prediction.tokens, prediction.confidence, self.noise)
+
+    def select(self, prediction: Prediction) -> Bools:
+        """Return bool [n]: the positions that the sampler commits."""
+        return samplers.build(self.sampler).select(prediction, self.block)
 
 
 @dataclass(frozen=True)
 class State:
-    """One forward: what went in, what the head said, what was stored."""
+    """One forward of row 0 in a batch: what went in, what the head said, what was stored.
 
+    Attributes:
+        prompt: which prompt, from 0.
+        forward: which forward of that prompt, from 1.
+        inputs: the graph's inputs, but for the cache.
+        past: the committed positions of the cache before the forward; ``size`` is only theirs.
+        size: positions the cache can hold.
+        stores: what the forward appends to the cache.
+        outputs: what the head said.
+        kept: what was appended, [H_kv,n,D] by cache name.
+        task: what the forward was for.
+        canvas: int64, all tokens of the row before the forward.
+        masked: bool, which of them were not decided yet.
+        choice: what the sampler was asked; None where the forward only stores.
+    """
+
+    prompt: int
+    forward: int
     inputs: Inputs
-    before: Contents
+    past: Contents
+    size: int
     stores: tuple[Store, ...]
     outputs: Outputs
-    after: Contents
+    kept: Arrays
+    task: Task
+    canvas: Ints
+    masked: Bools
+    choice: Choice | None
 
-    def replay(self, engine: Engine) -> tuple[Outputs, Contents]:
-        """Run the same forward on another engine; return its outputs and the cache after it."""
-        cache = engine.cache(len(self.before.filled), self.before.size)
-        cache.restore(self.before)
+    def feeds(self) -> Arrays:
+        """Return all inputs of the bundle's graph by name."""
+        return {**self.inputs.arrays(), **widened(self.past, self.size).past}
+
+    def replay(self, engine: Engine) -> tuple[Outputs, Arrays]:
+        """Run the same forward on another engine; return its outputs and what it stored."""
+        cache = engine.cache(len(self.past.filled), self.size)
+        cache.restore(widened(self.past, self.size))
         inputs = engine.inputs(self.inputs.profile)
         for name, array in inputs.arrays().items():
             array[...] = self.inputs.arrays()[name]
         # Copied, because an engine may hand out buffers that it fills again.
-        return deepcopy(engine.forward(inputs, cache, self.stores)), cache.contents()
+        outputs = deepcopy(engine.forward(inputs, cache, self.stores))
+        return outputs, stored(cache.contents(), self.stores) if self.stores else {}
 
 
-class RecordingEngine:
-    """Passes every call on and keeps what went through."""
+@dataclass(frozen=True)
+class Recording:
+    """What a reference did: every forward, and by prompt the answer and where it starts."""
+
+    states: tuple[State, ...]
+    answers: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
+
+
+class _Recorder:
+    """Passes every call on to an engine and keeps what went through the last forward."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.states: list[State] = []
+        self.seen: tuple[Inputs, Contents, tuple[Store, ...], Outputs, Arrays] | None = None
+        self._held: Contents | None = None
 
     @property
     def manifest(self) -> Manifest:
-        """The engine's manifest."""
         return self.engine.manifest
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The engine's profiles."""
         return self.engine.profiles
 
     def cache(self, batch: int, size: int) -> Cache:
-        """Allocate an empty cache."""
+        self._held = None
         return self.engine.cache(batch, size)
 
     def inputs(self, profile: Profile) -> Inputs:
-        """Allocate input buffers."""
         return self.engine.inputs(profile)
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser and record the forward."""
-        before = cache.contents()
+        # The cache changes only where something is stored: states in between share one copy.
+        before = trimmed(cache.contents()) if self._held is None else self._held
         outputs = self.engine.forward(inputs, cache, stores)
-        self.states.append(
-            State(deepcopy(inputs), before, tuple(stores), deepcopy(outputs), cache.contents())
-        )
+        self._held = trimmed(cache.contents()) if stores else before
+        kept = stored(self._held, stores)
+        self.seen = (deepcopy(inputs), before, tuple(stores), deepcopy(outputs), kept)
         return outputs
 
     def close(self) -> None:
-        """Close the engine."""
         self.engine.close()
 
 
-def stored(cache: Contents, stores: Sequence[Store]) -> dict[str, NDArray[Any]]:
-    """Return, by cache name and row, the positions that ``stores`` have just appended."""
+class _Uniforms:
+    """A row's random numbers, of which the last are kept."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = np.random.default_rng(seed)
+        self.last: Floats | None = None
+
+    def random(self, size: int) -> Floats:
+        self.last = self._source.random(size)
+        return self.last
+
+
+def record(engine: Engine, requests: Sequence[Request], forwards: int | None = None) -> Recording:
+    """Generate from every request by itself and keep every forward.
+
+    Args:
+        engine: the reference.
+        requests: at temperature 0.
+        forwards: stop after so many in all; an answer that was begun by then stays unfinished.
+
+    Raises:
+        RequestError: a request fits no profile of the engine.
+        EngineError: the engine fails.
+    """
+    recorder = _Recorder(engine)
+    states: list[State] = []
+    answers = []
+    for prompt, request in enumerate(requests):
+        uniforms = _Uniforms(request.seed)
+        row = Row(request, engine.manifest, uniforms)
+        batch = decode.Batch(recorder, [row])
+        while not row.finished and (forwards is None or len(states) < forwards):
+            states.append(_step(batch, row, prompt, recorder, uniforms))
+        answers.append(tuple(row.answer()))
+    starts = tuple(len(request.prompt) for request in requests)
+    return Recording(tuple(states), tuple(answers), starts)
+
+
+def _step(
+    batch: decode.Batch, row: Row, prompt: int, recorder: _Recorder, uniforms: _Uniforms
+) -> State:
+    task, canvas, masked = row.task(batch.chunk), row.canvas.copy(), row.masked.copy()
+    block = BlockState(masked[row.start : row.end].copy(), row.step, row.masks)
+    decode.step(batch)
+    if recorder.seen is None:
+        raise RuntimeError("the step ran no forward")
+    inputs, past, stores, outputs, kept = recorder.seen
+    noise = uniforms.last if row.sampler.noisy else None
+    choice = Choice(row.request.sampler, block, noise) if task.kind == "denoise" else None
+    return State(
+        prompt,
+        row.forwards,
+        inputs,
+        past,
+        batch.context,
+        stores,
+        outputs,
+        kept,
+        task,
+        canvas,
+        masked,
+        choice,
+    )
+
+
+def stored(cache: Contents, stores: Sequence[Store]) -> Arrays:
+    """Return [H_kv,n,D] by cache name: the positions ``stores`` have just appended to row 0."""
     found = {}
     for store in stores:
-        end = int(cache.filled[store.row])
-        for name, past in cache.past.items():
-            found[f"{name}[{store.row}]"] = past[store.row, :, end - store.count : end]
+        if store.row == 0:
+            end = int(cache.filled[0])
+            for name, past in cache.past.items():
+                found[name] = past[0, :, end - store.count : end].copy()
     return found
+
+
+def trimmed(cache: Contents) -> Contents:
+    """Return only the positions that hold something: a small part of a large cache."""
+    used = int(cache.filled.max(initial=0))
+    return Contents({k: v[:, :, :used].copy() for k, v in cache.past.items()}, cache.filled.copy())
+
+
+def widened(cache: Contents, size: int) -> Contents:
+    """Undo `trimmed`: return a cache of ``size`` positions, zero where nothing is committed."""
+    return Contents({name: _widen(past, size) for name, past in cache.past.items()}, cache.filled)
+
+
+def _widen(past: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    wide = np.zeros((*past.shape[:2], size, past.shape[3]), np.float32)
+    wide[:, :, : past.shape[2]] = past
+    return wide

@@ -1,114 +1,218 @@
-"""`dlmc validate`: a built engine against torch, on states of real generations."""
+"""`dlmc validate`: built engines against a reference, on states of real generations."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import numpy as np
-
-from dlmc.validate.compare import compare_states
-from dlmc.validate.recording import RecordingEngine
-from dlmc.validate.reference import load_reference
-from dlmc.validate.replay import save_states
-from dlmc.validate.report import Report, Row
+from dlmc.validate.canvases import diverge, diverged_answers, find_state
+from dlmc.validate.compare import compare_generations, compare_states, layer_row
+from dlmc.validate.engines import choose_engines
+from dlmc.validate.layers import choose, compare_layers
+from dlmc.validate.page import render
+from dlmc.validate.prompts import Wanted
+from dlmc.validate.reference import TORCH, is_graph
+from dlmc.validate.report import Layers, Report, Row
+from dlmc.validate.sources import Live, Recorded, Saved
+from dlmc.validate.tolerances import Limits, limits, strict_limits
+from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.generate import Generator, Prompt
-from dlmc_runtime.row import Request
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.manifest import EngineRecord
+from dlmc_runtime.version import __version__
 
-_QUESTIONS = ("What is 12 + 7?", "Write the numbers 3 1 2 in order.")
-_LONGEST = 64  # generated tokens a prompt: enough to cross several blocks
+FOLDER = "validation"
+_LIBRARIES = ("numpy", "onnxruntime", "polygraphy", "torch")
 
 
-def validate_bundle(
-    root: Path,
-    target: str,
-    prompts: Sequence[str] = (),
-    max_new_tokens: int = _LONGEST,
-    save_to: Path | None = None,
-) -> Report:
-    """Compare the engine for ``target`` with torch and keep the report in the bundle.
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller can decide about a validation.
+
+    Attributes:
+        engines: which to compare, by target or full name; none means all that run here.
+        against: ``torch``, ``graph``, an engine of the bundle, or the path of an
+            ``outputs.json``.
+        wanted: what to generate from; saved states bring their own.
+        layers: also compare inside the network; takes both graphs in memory once more.
+        bisect: fail where the layers cannot be compared, instead of noting it.
+        page: also write a page to read.
+        save_to: where to keep the recorded states for Polygraphy.
+    """
+
+    engines: tuple[str, ...] = ()
+    against: str = TORCH
+    wanted: Wanted = field(default_factory=Wanted)
+    layers: bool = True
+    bisect: bool = False
+    page: bool = True
+    save_to: Path | None = None
+
+    @property
+    def saved(self) -> Path | None:
+        """The file to compare with, where that is what ``against`` names."""
+        return Path(self.against) if self.against.endswith(".json") else None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A report for every engine, and notes on engines that were left out."""
+
+    reports: tuple[Report, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every engine agrees."""
+        return all(report.ok for report in self.reports)
+
+
+def validate_bundle(root: Path, wishes: Wishes | None = None) -> Validation:
+    """Compare engines with a reference and keep the reports in the bundle.
 
     The reference generates from every prompt at temperature 0; each of its forwards is replayed
-    on the engine and compared. Then the engine generates by itself, and must give the same tokens.
+    on the engine and compared. Then the engine generates by itself.
 
     Args:
         root: the bundle.
-        target: which of its engines.
-        prompts: what to generate from; by default two short questions, or arbitrary ids for a
-            bundle without a tokenizer.
-        max_new_tokens: most tokens to generate from each.
-        save_to: where to keep the recorded states for Polygraphy, see `replay.save_states`.
+        wishes: what to compare with what.
 
     Raises:
-        BundleError: the bundle or the engine's record does not load.
-        EngineError: the engine does not load or fails, or the report cannot be written.
+        UsageError: ``wishes`` cannot be meant, or saved states are odd.
+        BundleError: the bundle or an engine's record does not load.
+        RequestError: a prompt fits no profile of an engine.
+        EngineError: an engine does not load or fails, or a report cannot be written.
     """
-    bundle = Bundle.open(root)
-    with Generator.of(bundle, target) as generator:
-        engine = load_reference(bundle, generator.profiles)
-        recorder = RecordingEngine(engine)
-        reference = Generator(recorder, generator.text)
-        asked = _requests(generator, prompts, max_new_tokens)
-        wanted = [reference.run([request])[0] for request in asked]
-        rows = compare_states(recorder.states, generator.engine, bundle.manifest.tolerances)
-        found = [generator.run([request])[0] for request in asked]
-    pairs = [(a.tokens, b.tokens) for a, b in zip(found, wanted, strict=True)]
+    wishes = wishes or Wishes()
+    # What reads the bundle's weights is torch, the graph, and the other side of the layers.
+    weights = wishes.saved is None or wishes.layers
+    return validate(Bundle.open(root, weights=weights), wishes)
+
+
+def validate(bundle: Bundle, wishes: Wishes) -> Validation:
+    """Do what `validate_bundle` does with a bundle that was opened already."""
+    saved = wishes.saved
+    chosen = choose_engines(bundle, wishes.engines, wishes.against)
+    source = Saved(bundle, saved) if saved else Live(bundle, wishes.against, wishes.wanted)
+    try:
+        recorded = {name: source.recorded(one.profiles) for name, one in chosen.engines.items()}
+        if wishes.save_to is not None:
+            source.save(next(iter(chosen.engines.values())).profiles, wishes.save_to)
+        torch = source.torch
+        if not any(is_graph(bundle, record) for record in chosen.engines.values()):
+            source.close()  # two models in memory are enough
+            torch = None
+        reports = tuple(
+            _validate(bundle, name, record, source.name, recorded[name], torch, wishes)
+            for name, record in chosen.engines.items()
+        )
+    finally:
+        source.close()
+    return Validation(reports, chosen.notes)
+
+
+def _validate(
+    bundle: Bundle,
+    name: str,
+    record: EngineRecord,
+    against: str,
+    recorded: Recorded,
+    torch: TorchEngine | None,
+    wishes: Wishes,
+) -> Report:
+    """Compare one engine, write its report and return it."""
+    allowed, strict = limits(bundle.manifest, record), strict_limits(bundle.manifest)
+    recording = recorded.recording
+    notes: list[str] = []
+    with Generator.of(bundle, name) as generator:
+        rows = compare_states(recording.states, generator.engine, allowed, strict, name)
+        divergence = diverge(rows, recording, generator.engine, generator.text)
+        if wishes.wanted.forwards is None:
+            answers = _generate(generator, recorded, notes)
+            rows.append(compare_generations(answers, recording.answers, recording.starts, allowed))
+            divergence = divergence or diverged_answers(answers, recording, generator.text)
+    layers = _layers(bundle, record, recorded, rows, torch, allowed, wishes, notes)
+    if layers is not None:
+        rows.append(layer_row(layers))
     report = Report(
-        bundle=root.name,
-        target=target,
-        reference="torch",
-        prompts=len(asked),
-        forwards=len(recorder.states),
-        rows=(*rows, _generations(pairs)),
+        bundle=bundle.root.absolute().name,
+        engine=name,
+        against=against,
+        precision=record.precision,
+        quantization=record.quantization,
+        versions=_versions(record),
+        prompts=recorded.prompts,
+        forwards=len(recording.states),
+        rows=tuple(rows),
+        layers=layers,
+        divergence=divergence,
+        notes=tuple(notes),
     )
-    if save_to is not None:
-        _write(save_to, lambda: save_states(recorder.states, engine.run, save_to))
-    _save(report, root / "validation" / f"{target}.json")
+    _keep(report, bundle.root / FOLDER, page=wishes.page)
     return report
 
 
-def _requests(generator: Generator, prompts: Sequence[str], longest: int) -> list[Request]:
-    text, manifest = generator.text, generator.manifest
-    given: list[Prompt] = list(prompts)
-    if not given and text is not None:
-        given = [
-            text.chat([{"role": "user", "content": question}]) if text.has_template else question
-            for question in _QUESTIONS
-        ]
-    if not given:
-        draws = np.random.default_rng(0)
-        allowed = np.setdiff1d(np.arange(manifest.model.vocab_size), manifest.tokens.suppressed)
-        given = [draws.choice(allowed, size).tolist() for size in (5, 12)]
-    tokens = min(longest, manifest.max_new_tokens)
-    sampler = generator.sampler.updated(temperature=0.0)
-    options = {"max_new_tokens": tokens, "sampler": sampler, "ignore_eos": True}
-    return [generator.request(prompt, **options) for prompt in given]  # type: ignore[arg-type]
-
-
-def _generations(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Row:
-    different = [(i, ours, theirs) for i, (ours, theirs) in enumerate(pairs) if ours != theirs]
-    where = ""
-    if different:
-        prompt, ours, theirs = different[0]
-        both = zip_longest(ours, theirs, fillvalue="no token")
-        at, (found, wanted) = next((i, pair) for i, pair in enumerate(both) if pair[0] != pair[1])
-        where = f"prompt {prompt}, token {at}: {found}, not {wanted}"
-    return Row("generation", len(pairs), float(len(different)), 0.0, not different, where)
-
-
-def _save(report: Report, path: Path) -> None:
-    def write() -> None:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({**asdict(report), "ok": report.ok}, indent=2) + "\n")
-
-    _write(path, write)
-
-
-def _write(path: Path, write: Callable[[], None]) -> None:
+def _generate(generator: Generator, recorded: Recorded, notes: list[str]) -> list[tuple[int, ...]]:
+    """Return the engine's own answers; none where it breaks down, as one that answers NaN does."""
     try:
-        write()
+        return [result.tokens for result in generator.run(recorded.requests)]
+    except EngineError as error:
+        notes.append(f"the engine does not generate: {error.message}")
+        return [() for _ in recorded.requests]
+
+
+def _layers(
+    bundle: Bundle,
+    record: EngineRecord,
+    recorded: Recorded,
+    rows: Sequence[Row],
+    torch: TorchEngine | None,
+    allowed: Limits,
+    wishes: Wishes,
+    notes: list[str],
+) -> Layers | None:
+    """Compare the layers where that is wanted, or say why that is not possible."""
+    if not (wishes.layers or wishes.bisect):
+        return None
+    broken = [find_state(recorded.recording, row) for row in rows if not row.ok]
+    states = choose(recorded.recording.states, [state for state in broken if state is not None])
+    try:
+        return compare_layers(bundle, record, states, allowed, torch)
+    except EngineError as error:
+        if wishes.bisect:
+            raise
+        notes.append(f"the layers are not compared: {error.message}")
+        return None
+
+
+def _versions(record: EngineRecord) -> dict[str, str]:
+    found = {"dlmc": __version__, **record.versions}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _keep(report: Report, folder: Path, *, page: bool) -> None:
+    """Write the report as JSON and, with ``page``, as HTML; an older page does not stay."""
+    data, text = folder / f"{report.engine}.json", folder / f"{report.engine}.html"
+    with _written(folder):
+        folder.mkdir(exist_ok=True)
+        data.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+        if page:
+            text.write_text(render(report), encoding="utf-8")
+        else:
+            text.unlink(missing_ok=True)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise EngineError(f"{path} cannot be written ({error.strerror})", "make room") from error

@@ -1,6 +1,6 @@
 """The reference engine: the module that `export` traces, run by torch on the bundle's weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,37 @@ class TorchEngine:
             for part, tensor in zip(("key", "value"), pair, strict=True):
                 answers[f"present.{layer}.{part}"] = tensor.numpy()
         return answers
+
+    def points(self) -> set[str]:
+        """Return the names that `inner` knows: modules with weights that are called."""
+        return {
+            name
+            for name, module in self.module.denoiser.named_modules()
+            if name != "lm_head" and any(True for _ in module.parameters())
+        }
+
+    def inner(
+        self, feeds: dict[str, NDArray[Any]], modules: Sequence[str]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return what modules of the denoiser answer on the way, by name; see `points`."""
+        found: dict[str, NDArray[np.float32]] = {}
+
+        def keep(name: str) -> Callable[[torch.nn.Module, object, Any], None]:
+            def hook(module: torch.nn.Module, arguments: object, answer: Any) -> None:
+                del module, arguments
+                # A layer also answers its keys and values, which are not on the way.
+                found[name] = (answer[0] if isinstance(answer, tuple) else answer).numpy()
+
+            return hook
+
+        known = dict(self.module.denoiser.named_modules())
+        hooks = [known[name].register_forward_hook(keep(name)) for name in modules if name in known]
+        try:
+            self.run(feeds)
+        finally:
+            for handle in hooks:
+                handle.remove()
+        return found
 
     def close(self) -> None:
         """Do nothing: torch's memory goes with the object."""

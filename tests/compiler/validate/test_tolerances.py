@@ -1,0 +1,50 @@
+from typing import get_args
+
+import pytest
+
+from dlmc.validate.comparators import NUMBERS
+from dlmc.validate.reference import graph_record
+from dlmc.validate.tolerances import DEFAULTS, EXACT, SHARES, limits, strict_limits
+from dlmc_runtime.manifest import Precision, Quantization, Tolerance
+
+
+def _record(bundle, **changes):
+    return graph_record(bundle, bundle.manifest.profiles).model_copy(update=changes)
+
+
+def test_the_table_knows_every_precision_and_quantization():
+    assert {*DEFAULTS} == {*get_args(Precision), *get_args(Quantization)}
+
+
+@pytest.mark.parametrize("kind", list(DEFAULTS))
+def test_every_entry_limits_everything_that_is_compared(kind):
+    wanted = {*NUMBERS, *SHARES, "present", "layers", "channels"}
+    assert wanted <= {*DEFAULTS[kind]}
+
+
+def test_a_float32_engine_is_held_to_the_bundles_own_tolerances(bundle):
+    manifest = bundle.manifest.model_copy(update={"tolerances": {"entropy": Tolerance(atol=0.5)}})
+    found = limits(manifest, _record(bundle))
+    assert found["entropy"].atol == 0.5
+    assert found["logsumexp"] == EXACT["logsumexp"]
+    assert found["committed"].atol == found["generation"].atol == 0.0
+    assert strict_limits(manifest) == found
+
+
+def test_a_lossy_engine_is_held_to_the_table_whatever_the_bundle_says(bundle):
+    manifest = bundle.manifest.model_copy(update={"tolerances": {"entropy": Tolerance(atol=9.0)}})
+    found = limits(manifest, _record(bundle, precision="bfloat16"))
+    assert found == DEFAULTS["bfloat16"]
+
+
+def test_the_wider_of_precision_and_quantization_counts(bundle):
+    found = limits(bundle.manifest, _record(bundle, precision="bfloat16", quantization="int8"))
+    assert found["top_logits"] == DEFAULTS["bfloat16"]["top_logits"]
+    assert found["channels"] == DEFAULTS["int8"]["channels"]
+
+
+def test_what_the_record_says_wins(bundle):
+    own = {"top_logits": Tolerance(atol=0.25), "generation": Tolerance(atol=1.0)}
+    for changes in ({}, {"quantization": "int4"}):
+        found = limits(bundle.manifest, _record(bundle, tolerances=own, **changes))
+        assert {name: found[name] for name in own} == own
