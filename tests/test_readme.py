@@ -19,6 +19,7 @@ PAGES = (
     "README.md",
     "docs/walkthrough.md",
     "docs/targets.md",
+    "docs/validation.md",
 )
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",

@@ -26,6 +26,7 @@ _ONNX = ".onnx"
 _STATES = 4  # forwards that layers are compared on
 _FEW = 4  # positions below which a feature has no RMS to speak of
 _SMALL = 0.3  # of the usual RMS: features below it are compared as if they had that much
+_LEAST = 1e-12  # what a tolerance of nothing counts as
 _TINY = 1e-6  # of the usual length of a vector: what counts as no vector at all
 
 Values = NDArray[np.float32]
@@ -60,6 +61,7 @@ def compare_layers(
             "the engine runs the very graph that layers are compared with",
             "compare it with torch, which the extra 'compile' installs",
         )
+    allowed = _Allowed(limits[LAYERS].atol, limits[CHANNELS].atol)
     worst: dict[str, PointError] = {}
     with ExitStack() as stack:
         folder = stack.enter_context(_scratch(bundle.root / "validation"))
@@ -67,15 +69,23 @@ def compare_layers(
         reference = stack.enter_context(sides.reference())
         engine = stack.enter_context(sides.engine())
         for state in states:
-            for error in _errors(state, reference, engine, sides.way):
+            for error in _errors(state, reference, engine, sides.way, allowed):
                 before = worst.get(error.point)
-                worst[error.point] = error if before is None else _worse(before, error)
-    by_vector, by_channel = limits[LAYERS].atol, limits[CHANNELS].atol
-    judged = (
-        replace(one, ok=one.error <= by_vector and one.channel <= by_channel)
-        for one in worst.values()
-    )
-    return Layers(TORCH if own else GRAPH, by_vector, by_channel, tuple(judged))
+                worst[error.point] = error if before is None else _worse(before, error, allowed)
+    name = TORCH if own else GRAPH
+    return Layers(name, allowed.vector, allowed.channel, tuple(worst.values()))
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """What a point may be off by: its vectors, and its features over all positions."""
+
+    vector: float
+    channel: float
+
+    def used(self, error: float, channel: float) -> tuple[float, float]:
+        """Return the shares of both that are used up; more than 1 is too much."""
+        return error / max(self.vector, _LEAST), channel / max(self.channel, _LEAST)
 
 
 @contextmanager
@@ -168,7 +178,7 @@ def _plan(bundle: Bundle, record: EngineRecord, folder: Path) -> Path:
 
 
 def _errors(
-    state: State, reference: Probe, engine: Probe, way: Sequence[str]
+    state: State, reference: Probe, engine: Probe, way: Sequence[str], allowed: _Allowed
 ) -> Iterator[PointError]:
     """Compare all points on one forward."""
     feeds = state.feeds()
@@ -177,18 +187,24 @@ def _errors(
     alone = engine({**feeds, **given, points.SWITCH: np.ones((), np.bool_)})
     together = engine({**feeds, **given, points.SWITCH: np.zeros((), np.bool_)})
     for point, value in wanted.items():
-        found = _compare(point, state, alone[point], value)
+        found = _compare(point, state, alone[point], value, allowed)
         carried = None
         if point in way:
-            carried = _compare(point, state, together[point], value).error
+            carried = _compare(point, state, together[point], value, allowed).error
         yield replace(found, carried=carried)
 
 
-def _worse(one: PointError, other: PointError) -> PointError:
-    """Return the larger error of each kind; the place is that of the largest vector error."""
-    most = other if other.error > one.error else one
-    carried = max((x for x in (one.carried, other.carried) if x is not None), default=None)
-    return replace(most, channel=max(one.channel, other.channel), carried=carried)
+def _worse(one: PointError, other: PointError, allowed: _Allowed) -> PointError:
+    """Return the larger error of each kind, and the place of what uses up most."""
+    most = max(one, other, key=lambda x: max(allowed.used(x.error, x.channel)))
+    return PointError(
+        one.point,
+        max(one.error, other.error),
+        max(one.channel, other.channel),
+        max((x for x in (one.carried, other.carried) if x is not None), default=None),
+        one.ok and other.ok,
+        most.where,
+    )
 
 
 @dataclass(frozen=True)
@@ -219,28 +235,32 @@ def _over(gap: Matrix, size: Matrix) -> Matrix:
     return np.where(np.isfinite(ratio), ratio, np.inf)
 
 
-def _compare(point: str, state: State, found: Values, wanted: Values) -> PointError:
-    """Compare one point in row 0; it counts as within tolerance until somebody judges it."""
+def _compare(
+    point: str, state: State, found: Values, wanted: Values, allowed: _Allowed
+) -> PointError:
+    """Compare one point in row 0."""
     block, count = state.inputs.profile.block, state.task.end - state.task.start
     pair = _Pair(*(_vectors(value, block, count) for value in (found, wanted)))
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = pair.by_vector
-        channel = float(pair.by_channel.max()) if len(errors) >= _FEW else 0.0
-        at = int(errors.argmax())
-        single = np.abs(pair.ours[at] - pair.theirs[at])
-    index = int(np.where(np.isfinite(single), single, np.inf).argmax())
-    place = Place(
-        point,
-        state.prompt,
-        state.forward,
-        _position(state, at, len(errors), count),
-        (index,),
-        float(pair.ours[at, index]),
-        float(pair.theirs[at, index]),
-    )
-    equal = not single.any()
-    where = None if equal else place
-    return PointError(point, float(errors[at]), channel, carried=None, ok=True, where=where)
+        gap = np.abs(pair.ours - pair.theirs)
+        gap = np.where(np.isfinite(gap), gap, np.inf)
+        vectors, channels = pair.by_vector, pair.by_channel
+    error = float(vectors.max())
+    channel = float(channels.max()) if len(vectors) >= _FEW else 0.0
+    by_vector, by_channel = allowed.used(error, channel)
+    if by_vector >= by_channel:
+        at = int(vectors.argmax())
+        index = int(gap[at].argmax())
+    else:
+        index = int(channels.argmax())
+        at = int(gap[:, index].argmax())
+    where = None
+    if gap.any():
+        position = _position(state, at, len(vectors), count)
+        values = float(pair.ours[at, index]), float(pair.theirs[at, index])
+        where = Place(point, state.prompt, state.forward, position, (index,), *values)
+    ok = max(by_vector, by_channel) <= 1.0
+    return PointError(point, error, channel, carried=None, ok=ok, where=where)
 
 
 def _vectors(value: Values, block: int, count: int) -> Matrix:

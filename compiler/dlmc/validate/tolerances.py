@@ -51,7 +51,7 @@ DEFAULTS: dict[Precision | Quantization, Limits] = {
     "none": EXACT,
     "int8": _lossy(1.0, 0.1, 0.1, 0.1, 0.1, 0.3),
     "int4": _lossy(15.0, 0.3, 0.4, 0.3, 1.0, 3.0),
-    "w8a8": _lossy(3.0, 0.2, 0.2, 0.3, 0.3, 0.5),
+    "w8a8": _lossy(3.0, 0.15, 0.15, 0.1, 0.3, 1.5),
 }
 """What rounding to a type costs at most; see docs/validation.md for what was measured."""
 

@@ -2,7 +2,7 @@ import json
 import math
 from dataclasses import replace
 
-from dlmc.validate.report import Layers, Place, PointError, Report, Row, sentence
+from dlmc.validate.report import Cell, Divergence, Layers, Place, PointError, Report, Row, sentence
 from dlmc_runtime.manifest import Tolerance
 
 PLACE = Place("entropy", 1, 5, 17, (0, 3), 2.5, 1.25)
@@ -58,6 +58,31 @@ def test_json_says_what_the_report_is():
     assert (data["schema_version"], data["ok"]) == (1, False)
     assert data["failures"] == [sentence(BAD)]
     assert data["rows"][1]["tolerance"] == {"atol": 1e-3, "rtol": 0.0}
+
+
+def test_the_documentation_names_every_key(repository):
+    page = (repository / "docs" / "validation.md").read_text(encoding="utf-8")
+    point = PointError("layers.0", 0.5, 0.5, 0.5, False, PLACE)
+    cell = Cell("a", False, False)
+    report = replace(
+        REPORT,
+        layers=Layers("graph", 0.1, 0.3, (point,)),
+        divergence=Divergence(0, 1, 0, (cell,), (cell,)),
+    )
+
+    def keys(value):
+        if isinstance(value, dict):
+            for key, one in value.items():
+                yield key
+                yield from keys(one)
+        elif isinstance(value, list):
+            for one in value:
+                yield from keys(one)
+
+    data = report.to_json()
+    del data["versions"]["dlmc"]
+    missing = {key for key in keys(data) if f"`{key}`" not in page}
+    assert not missing
 
 
 def test_the_first_layer_is_the_first_that_is_wrong():
