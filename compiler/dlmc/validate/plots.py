@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dlmc.validate.report import Layers, Row
+from dlmc.validate.tolerances import SHARES
 
 _INK = "#010203"  # stands for the colour of the text around the plot
 _SETTINGS: dict[str, Any] = {
@@ -66,7 +67,7 @@ def layer_plot(layers: Layers) -> str:
         axes.set_xticks(range(0, len(names), every), names[::every], rotation=45, ha="right")
         axes.set_ylabel("relative error")
         _scale(axes, [x for errors in series.values() for x in errors], layers.tolerance)
-        axes.legend()
+        figure.legend(loc="outside right upper")
         label = f"Relative error of {len(names)} layers, tolerance {layers.tolerance:g}"
         if way:
             worst = max(way, key=lambda one: one.error)
@@ -76,7 +77,8 @@ def layer_plot(layers: Layers) -> str:
 
 def output_plot(rows: Sequence[Row]) -> str:
     """Return the difference of every numeric output in every forward, in tolerances."""
-    shown = [row for row in rows if row.tolerance.atol and any(row.by_forward)]
+    numeric = [row for row in rows if row.output not in SHARES and row.tolerance.atol]
+    shown = [row for row in numeric if any(row.by_forward)]
     with _figure("outputs") as (figure, axes):
         for index, row in enumerate(shown):
             color, style, marker = _LINES[index % len(_LINES)]
@@ -92,12 +94,12 @@ def output_plot(rows: Sequence[Row]) -> str:
                 markersize=3,
                 label=row.output,
             )
-        axes.axhline(1.0, color=_LIMIT, linestyle="--", label="tolerance")
+        axes.axhline(1.0, color=_LIMIT, linestyle=":", label="tolerance")
         axes.set_xlabel("recorded forward")
         axes.set_ylabel("difference / tolerance")
         shares = [x / row.tolerance.atol for row in shown for x in row.by_forward if x]
         _scale(axes, shares, 1.0)
-        axes.legend(fontsize=8, ncols=2)
+        figure.legend(loc="outside right upper")
         names = ", ".join(row.output for row in shown) or "no output"
         return _svg(figure, "outputs", f"Difference over tolerance in every forward of {names}")
 
@@ -107,6 +109,7 @@ def _scale(axes: Any, values: Sequence[float | None], limit: float) -> None:
     held = [x for x in (*values, limit) if x and math.isfinite(x)] or [1.0]
     axes.set_ylim(min(held) / 3, max(held) * 3)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")  # without mathematics, which we do not let it parse
 
 
 def _positive(value: float | None) -> float:
@@ -123,7 +126,7 @@ def _figure(salt: str) -> Iterator[tuple[Any, Any]]:
     # A salt makes the ids of an SVG the same every time, and its own on the page.
     settings: Any = {**_SETTINGS, "svg.hashsalt": f"dlmc-{salt}"}
     with mpl.rc_context(settings):
-        figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+        figure = Figure(figsize=(9.0, 3.2), layout="constrained")
         axes = figure.subplots()
         axes.grid(visible=True)
         yield figure, axes

@@ -85,6 +85,17 @@ def test_numbers_that_no_axis_holds_leave_gaps():
     assert output_plot(())
 
 
+def test_axes_are_labelled_with_plain_numbers(plot):
+    assert "mathdefault" not in plot
+    assert ">0.1<" in plot
+
+
+def test_only_numbers_are_drawn_over_the_forwards():
+    shares = _row("top_ids", (0.5, 0.5), atol=0.1)
+    assert "top_ids" not in output_plot((*ROWS, shares))
+    assert ">entropy<" in output_plot(ROWS).replace("\n", "")
+
+
 def test_many_layers_are_not_all_written_out():
     plot = layer_plot(_layers(*[0.01] * 80))
     assert 20 <= plot.count("layers.") <= 30

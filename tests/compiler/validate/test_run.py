@@ -1,10 +1,12 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from damage import break_mask, copy_engine, flip_weight, set_nan, swap_scales
 
+from dlmc.cli import app
 from dlmc.validate.prompts import Wanted
 from dlmc.validate.reference import load_graph
 from dlmc.validate.run import Validation, Wishes, validate, validate_bundle
@@ -84,6 +86,21 @@ def test_damage_fails_and_names_output_forward_position_and_values(damaged, case
         if not row.ok:
             assert row.where is not None
             assert row.where.ours != row.where.reference
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_command_line_ends_with_1_and_names_the_place(trained, capsys, case):
+    source, change = CASES[case]
+    change(copy_engine(trained, source, f"{TARGET}-damaged"))
+    line = ("validate", str(trained.root), "--target", f"{TARGET}-damaged", "--against", "graph")
+    assert app.run([*line, "--max-new-tokens", "4", "--bisect", "--no-html"]) == 1
+    captured = capsys.readouterr()
+    assert f"{TARGET}-damaged disagrees with graph in " in captured.err
+    assert re.search(
+        r" at prompt \d, forward \d+, position \d+ \[[\d,]+\]: \S+, not ", captured.err
+    )
+    assert "layers.3." in captured.out
+    assert "is the first to leave the tolerance" in captured.out
 
 
 def test_a_damaged_weight_moves_outputs_and_what_is_committed(damaged):
