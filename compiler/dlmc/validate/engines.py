@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlmc.validate.reference import GRAPH, TORCH
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines import ENGINES
@@ -31,7 +32,8 @@ def choose_engines(bundle: Bundle, wanted: Sequence[str], against: str) -> Chose
         BundleError: an engine that is named was not built, or nothing was.
         EngineError: an engine that is named does not run here, or none does.
     """
-    reference = bundle.engine_name(against)
+    no_engine = against in (TORCH, GRAPH) or against.endswith(".json")
+    reference = "" if no_engine else bundle.engine_name(against)
     if wanted:
         names = list(dict.fromkeys(bundle.engine_name(name) for name in wanted))
         if reference in names:

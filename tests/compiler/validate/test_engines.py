@@ -78,6 +78,13 @@ def test_one_engine_by_two_names_is_compared_once(two):
     assert list(choose_engines(two, names, "torch").engines) == ["onnxruntime-cpu-other"]
 
 
+def test_an_engine_whose_record_is_damaged_is_a_note(two):
+    (two.root / "engines" / "onnxruntime-cpu-other" / "engine.json").write_text("{")
+    chosen = choose_engines(two, (), "torch")
+    assert list(chosen.engines) == ["onnxruntime-cpu"]
+    assert "not valid JSON" in chosen.notes[0]
+
+
 def test_an_engine_of_another_manifest_is_a_note(two):
     reseal(two.root)
     opened = Bundle.open(two.root)
