@@ -3,9 +3,9 @@
     python benchmarks/denoise_forward.py
 
 Random SDAR-shaped models of about 130 M and 500 M weights, a vocabulary of 32,000, batch 1. Torch
-runs in bfloat16 throughout and hands out the logits of the rows that an engine is asked for,
-without any sampler; an engine also reduces them. Contestants take turns, and ratios are those of
-each turn.
+runs in bfloat16 throughout and hands out the logits of every position, as the references do,
+without any sampler; an engine reduces those of the rows it is asked for. Contestants take turns,
+and ratios are those of each turn.
 """
 
 import time
@@ -50,7 +50,7 @@ COLUMNS = (
 
 
 def torch_forward(bundle: Bundle, profile: Profile) -> Callable[[], object]:
-    """Return torch's forward of a bundle: logits of the profile's rows over a cache."""
+    """Return torch's forward of a bundle over a cache: the logits of every position."""
     import torch
 
     from dlmc.bench.torch_loop import TorchLoop
@@ -63,11 +63,10 @@ def torch_forward(bundle: Bundle, profile: Profile) -> Callable[[], object]:
         for _ in range(config.num_hidden_layers)
     ]
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 30000, (1, profile.block)))
-    head = slice(0, profile.rows)
 
     @torch.inference_mode()
     def forward() -> "torch.Tensor":
-        return loop.logits(ids, profile.cache, past, rows=head)[0]
+        return loop.logits(ids, profile.cache, past)[0]
 
     return forward
 

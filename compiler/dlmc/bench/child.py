@@ -14,10 +14,12 @@ def run_child(module: str, *arguments: str) -> Any:
     Raises:
         EngineError: it failed; the message is the last line of what it said.
     """
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [module, *arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=False
+    )
     lines = (done.stderr if done.returncode else done.stdout).splitlines()
     last = lines[-1] if lines else ""
     if done.returncode or not last:
-        raise EngineError(f"{' '.join(command[1:])} failed ({last or 'no word why'})", "run it")
+        raise EngineError(f"{' '.join(command)} failed ({last or 'no word why'})")
     return json.loads(last)

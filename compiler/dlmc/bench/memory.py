@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from dlmc.bench.child import run_child
+from dlmc_runtime.errors import DlmcError
 
 _STATUS = Path("/proc/self/status")
 _IO = Path("/proc/self/io")
@@ -111,4 +112,8 @@ def here(root: Path, name: str) -> Footprint:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(here(Path(sys.argv[1]), sys.argv[2]))) + "\n")
+    try:
+        found = here(Path(sys.argv[1]), sys.argv[2])
+    except DlmcError as error:
+        sys.exit(str(error))
+    sys.stdout.write(json.dumps(asdict(found)) + "\n")

@@ -123,7 +123,10 @@ def _records(bundle: Bundle, targets: Sequence[str]) -> dict[str, EngineRecord]:
         if name not in ENGINES and name not in built:
             raise UsageError(f"no target is called {name!r}", f"choose one of {', '.join(ENGINES)}")
     if targets:
-        return {bundle.engine_name(name): bundle.engine(name) for name in targets}
+        named = {bundle.engine_name(name): bundle.engine(name) for name in targets}
+        for record in named.values():
+            preflight.check(record)
+        return named
     records = {name: bundle.engine(name) for name in built}
     found = {
         name: record

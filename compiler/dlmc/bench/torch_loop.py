@@ -100,12 +100,7 @@ class TorchLoop:
         return cls(denoiser, bundle.manifest, confidence)
 
     def logits(
-        self,
-        ids: Tensor,
-        start: int,
-        past: list[KeyValue],
-        mask: Tensor = _NO_MASK,
-        rows: slice = slice(None),
+        self, ids: Tensor, start: int, past: list[KeyValue], mask: Tensor = _NO_MASK
     ) -> tuple[Tensor, list[KeyValue]]:
         """Run the network.
 
@@ -114,16 +109,15 @@ class TorchLoop:
             start: position of the first of them.
             past: keys and values of every layer.
             mask: bool [1,1,T,C+T], or None where everything is visible.
-            rows: positions whose logits are wanted; the references want all.
 
         Returns:
-            Logits [1,R,V] of those, and the keys and values of all positions.
+            Logits [1,T,V] of every position, and the positions' own keys and values.
         """
         positions = torch.arange(start, start + ids.shape[1])[None]
         hidden, present = self.denoiser(ids, positions, mask, past)
         tied = self.denoiser.config.tie_word_embeddings
         head = self.denoiser.embed_tokens if tied else self.denoiser.lm_head
-        return functional.linear(hidden[:, rows], head.weight), present
+        return functional.linear(hidden, head.weight), present
 
     def empty(self) -> list[KeyValue]:
         """Return the cache of a row that has committed nothing."""

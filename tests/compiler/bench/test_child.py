@@ -22,7 +22,7 @@ def test_the_last_line_counts(module):
 
 
 def test_a_failure_is_one_sentence(module):
-    with pytest.raises(EngineError, match=r"measured y failed \(ValueError: no such engine\)"):
+    with pytest.raises(EngineError, match=r"^measured y failed \(ValueError: no such engine\)$"):
         run_child(module("raise ValueError('no such engine')"), "y")
 
 

@@ -8,7 +8,7 @@ from dlmc.bench import isolated, memory, rates, run
 from dlmc.bench.memory import Footprint
 from dlmc.bench.roofline import Rates
 from dlmc.bench.run import BenchOptions, bench_bundle
-from dlmc_runtime.errors import BundleError, RequestError, UsageError
+from dlmc_runtime.errors import BundleError, EngineError, RequestError, UsageError
 
 QUICK = BenchOptions(max_new_tokens=16, repeats=2)
 
@@ -116,6 +116,12 @@ def test_engines_that_do_not_run_here_are_left_out(root, monkeypatch):
     monkeypatch.setattr("dlmc_runtime.preflight.obstacle", lambda record: ("no", "go away"))
     with pytest.raises(BundleError, match=r"\(built: onnxruntime-cpu\)"):
         bench_bundle(root, QUICK)
+
+
+def test_an_engine_that_is_named_must_run_here(root, monkeypatch):
+    monkeypatch.setattr("dlmc_runtime.preflight.obstacle", lambda *_: ("it is too large", "wait"))
+    with pytest.raises(EngineError, match="it is too large: wait"):
+        bench_bundle(root, replace(QUICK, targets=("onnxruntime-cpu",)))
 
 
 def test_tasks_are_read_before_anything_is_measured(root, tmp_path, monkeypatch):
