@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from dlmc.validate.report import Report
 
 TOKENS = 16
-_LARGE = 500_000_000  # parameters from which a generation takes minutes without a GPU
-_FORWARDS = 2  # what is compared of such a model
+_LARGE = 50_000_000  # parameters from which a generation may take minutes without a GPU
 _FLOAT = 4  # bytes of a parameter in the reference
 
 
@@ -25,7 +24,8 @@ def validate_built(
 
     The reference is the bundle's float32 graph in ONNX Runtime, so that torch need not be there;
     for the engine that runs this graph itself, it is torch. Either takes four bytes a parameter
-    beside the engine. Of a large model only two forwards are compared, and no layers.
+    beside the engine. Of a large model only a forward of each kind is compared, and
+    no layers.
 
     Args:
         bundle: the bundle, opened.
@@ -53,7 +53,9 @@ def validate_built(
     if against == TORCH and importlib.util.find_spec("torch") is None:
         return "this engine is compared with torch: pip install 'dlmc[compile,validate]'"
     large = bundle.manifest.model.parameters >= _LARGE
-    wanted = Wanted(questions=1, longest=TOKENS, forwards=_FORWARDS if large else None)
+    # One that stores and one that denoises; without a cache there is only one kind.
+    forwards = 1 if bundle.manifest.attention.regime == "full" else 2
+    wanted = Wanted(questions=1, longest=TOKENS, forwards=forwards if large else None)
     try:
         layers = not large and against == GRAPH
         done = validate(bundle, Wishes((name,), against, wanted, layers=layers, page=False))

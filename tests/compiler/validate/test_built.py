@@ -65,7 +65,7 @@ def test_a_damaged_engine_does_not_pass(trained):
     assert not report.ok
 
 
-def test_of_a_large_model_two_forwards_are_compared_and_no_layers(trained, monkeypatch):
+def test_of_a_large_model_a_forward_of_each_kind_is_compared_and_no_layers(trained, monkeypatch):
     monkeypatch.setattr(built, "_LARGE", 1)
     report = validate_built(trained, f"{TARGET}-int8")
     assert not isinstance(report, str)
