@@ -28,6 +28,7 @@ from synthetic import SDAR_130M, SDAR_500M, Shape, build
 if TYPE_CHECKING:
     import torch
 
+SHAPES = {shape.name: shape for shape in (SDAR_130M, SDAR_500M)}
 CACHE = 512
 # T positions, R of them through the head: a block of its own, and a block inside a longer canvas.
 BLOCKS = ((32, 32), (256, 256), (256, 32))
@@ -128,10 +129,12 @@ def main() -> None:
     """Measure every shape and block and print the table."""
     arguments = parser(__doc__)
     arguments.add_argument("--turns", type=int, default=5)
+    arguments.add_argument("--model", choices=sorted(SHAPES), help="only this one")
     given = arguments.parse_args()
     rows = [
         row
-        for shape in (SDAR_130M, SDAR_500M)
+        for name, shape in SHAPES.items()
+        if given.model in (None, name)
         for block, head in BLOCKS
         for row in measure(shape, block, head, given.turns)
     ]

@@ -66,7 +66,9 @@ def entries(bundle: Bundle, forms: list[Confidence], stack: ExitStack) -> list[E
     return found
 
 
-def row(entry: Entry, made: Generation, engine: Generation) -> tuple[Cell, ...]:
+def row(
+    entry: Entry, sampler: SamplerConfig, made: Generation, engine: Generation
+) -> tuple[Cell, ...]:
     """Describe one contestant; ratios are those of each turn."""
     steps = Spread.of(1e3 * seconds / TURN for seconds in made.turns)
     ratios = [a / b for a, b in zip(made.turns, engine.turns, strict=True)]
@@ -74,7 +76,7 @@ def row(entry: Entry, made: Generation, engine: Generation) -> tuple[Cell, ...]:
     return (
         entry.contestant.name,
         entry.precision,
-        "low_confidence",
+        f"{sampler.name}, temperature {sampler.temperature:g}",
         len(made.answer.forwards),
         len(made.answer.tokens),
         made.tokens_per_forward,
@@ -118,7 +120,7 @@ def main() -> None:
     by_name = {one.name: result for one, result in zip(contestants, made, strict=True)}
     others = 100 * (watch.noise.others or 0.0)
     rows = [
-        (*row(entry, by_name[entry.contestant.name], by_name[entry.engine]), others)
+        (*row(entry, sampler, by_name[entry.contestant.name], by_name[entry.engine]), others)
         for entry in field
     ]
     report(Table("end_to_end", COLUMNS, tuple(rows)), given.json)
