@@ -28,7 +28,7 @@ def check(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         raise DlmcError(
-            "--plot needs matplotlib, which is not installed", "pip install 'dlmc[bench]'"
+            "--plot needs matplotlib, which is not installed", "pip install 'dlmc[validate]'"
         ) from None
 
 

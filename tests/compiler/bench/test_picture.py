@@ -21,7 +21,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DlmcError, match=r"needs matplotlib.*pip install 'dlmc\[bench\]'"):
+    with pytest.raises(DlmcError, match=r"needs matplotlib.*pip install 'dlmc\[validate\]'"):
         picture.check(tmp_path / "picture.svg")
 
 
@@ -32,7 +32,7 @@ def test_a_phase_in_a_few_words():
 
 
 def test_drawn_as_svg(tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need the bench extra")
+    pytest.importorskip("matplotlib", reason="pictures need the validate extra")
     path = tmp_path / "picture.svg"
     picture.check(path)
     picture.draw(REPORT, path)
@@ -43,7 +43,7 @@ def test_drawn_as_svg(tmp_path):
 
 
 def test_drawn_as_png(tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need the bench extra")
+    pytest.importorskip("matplotlib", reason="pictures need the validate extra")
     path = tmp_path / "picture.PNG"
     picture.check(path)
     picture.draw(REPORT, path)
@@ -51,6 +51,6 @@ def test_drawn_as_png(tmp_path):
 
 
 def test_a_place_that_cannot_be_written():
-    pytest.importorskip("matplotlib", reason="pictures need the bench extra")
+    pytest.importorskip("matplotlib", reason="pictures need the validate extra")
     with pytest.raises(DlmcError, match="cannot write"):
         picture.draw(REPORT, Path("/proc/none/picture.svg"))

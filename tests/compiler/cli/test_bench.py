@@ -78,7 +78,7 @@ def test_options_reach_the_benchmark(dlmc, benched):
 
 
 def test_a_picture(dlmc, benched, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need the bench extra")
+    pytest.importorskip("matplotlib", reason="pictures need the validate extra")
     path = tmp_path / "picture.svg"
     assert dlmc("bench", "bundle", "--plot", str(path)).status == 0
     assert "</svg>" in path.read_text()
