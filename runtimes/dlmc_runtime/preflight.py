@@ -12,9 +12,23 @@ from typing import Protocol
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord
 
-
 # The GPU build of ONNX Runtime runs on the CPU too, and both must not be installed together.
 _STAND_INS = {"onnxruntime": ("onnxruntime-gpu",)}
+
+
+_INSTALL = {
+    "onnxruntime": "pip install dlmc",
+    "onnxruntime-gpu": "pip uninstall onnxruntime; "
+    "pip install --force-reinstall 'onnxruntime-gpu[cuda,cudnn]' cuda-python",
+    "openvino": "pip install 'dlmc[openvino]'",
+    "tensorrt": "pip install 'dlmc[tensorrt]'",
+    "tensorrt-rtx-cu13": "pip install 'dlmc[tensorrt-rtx]'",
+}
+
+
+def install(distribution: str) -> str:
+    """Return the command that installs an engine library and what dlmc needs beside it."""
+    return _INSTALL.get(distribution, f"pip install {distribution}")
 
 
 class Machine(Protocol):
@@ -83,10 +97,10 @@ def obstacle(record: EngineRecord, machine: Machine | None = None) -> tuple[str,
     needs, again = record.requires, f"build it here: dlmc build --target {record.target}"
     found = here.library(needs.library)
     if found is None:
-        return f"{record.target} needs {needs.library}, which is not installed", (
-            f"pip install {needs.library}=={needs.version}"
-            if needs.match == "exact"
-            else f"pip install {needs.library}"
+        exact = f" {needs.library}=={needs.version}" if needs.match == "exact" else ""
+        return (
+            f"{record.target} needs {needs.library}, which is not installed",
+            f"{install(needs.library)}{exact}",
         )
     if not _MATCHES[needs.match](found, needs.version):
         which = "that version" if needs.match == "exact" else "that version or a later one"
@@ -101,7 +115,7 @@ def obstacle(record: EngineRecord, machine: Machine | None = None) -> tuple[str,
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers of a version, to be compared one by one."""
-    return [int(part) for part in re.findall(r"[0-9]+", text.split("+")[0])]
+    return [int(part) for part in re.findall(r"[0-9]+", text.partition("+")[0])]
 
 
 _MATCHES: dict[str, Callable[[str, str], bool]] = {

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from dlmc_runtime import preflight
+from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord, Profile, Requirements
 
@@ -60,8 +61,13 @@ def test_what_fits_is_not_refused():
 @pytest.mark.parametrize(
     ("needs", "machine", "problem", "remedy"),
     [
-        ({}, Box({}), "needs tensorrt, which is not", "pip install tensorrt==11.1.0"),
-        ({"match": "any"}, Box({}), "needs tensorrt, which", "pip install tensorrt"),
+        (
+            {},
+            Box({}),
+            "needs tensorrt, which is not",
+            "pip install 'dlmc[tensorrt]' tensorrt==11.1.0",
+        ),
+        ({"match": "any"}, Box({}), "needs tensorrt, which", "pip install 'dlmc[tensorrt]'"),
         ({}, Box({"tensorrt": "11.2.0"}), "tensorrt 11.1.0, here is 11.2.0", "install that"),
         (
             FOR_GPU,
@@ -140,6 +146,12 @@ def test_the_gpu_build_of_onnxruntime_stands_in_for_the_other(monkeypatch):
 
 def test_any_version_runs_a_plain_graph():
     assert preflight.obstacle(record(match="any"), Box({"tensorrt": "7"})) is None
+
+
+def test_every_engine_library_has_a_command_that_installs_it():
+    for kind in ENGINES.values():
+        assert preflight.install(kind.distribution) != f"pip install {kind.distribution}"
+    assert preflight.install("abacus") == "pip install abacus"
 
 
 def test_unknown_memory_is_no_obstacle():

@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 # Packages that come with an extra, and which one.
 _EXTRAS = {
+    "matplotlib": "validate",
     "onnx": "compile",
     "onnx_ir": "compile",
     "onnxscript": "compile",

@@ -127,7 +127,8 @@ def command(
     if as_json:
         say_json({**report(plan, built=not dry_run), "validation": _outcome(found)})
     elif not dry_run:
-        say(f"built and {_in_words(found)}; next: dlmc run {bundle} --target {plan.name}")
+        good = isinstance(found, str) or found.ok
+        say(f"built and {_in_words(found)}" + (f"; {_next(plan)}" if good else ""))
     if not isinstance(found, str) and not found.ok:
         raise ValidationError(
             harmless(f"{plan.name} disagrees with {found.against} in {found.failures[0]}"),
@@ -145,6 +146,10 @@ def _validated(plan: "BuildPlan") -> "Report | str":
     from dlmc.validate.built import validate_built
 
     return validate_built(plan.bundle, plan.name)
+
+
+def _next(plan: "BuildPlan") -> str:
+    return f"next: dlmc run {plan.bundle.root} --target {plan.name}"
 
 
 def _in_words(found: "Report | str") -> str:

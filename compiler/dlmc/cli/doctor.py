@@ -9,7 +9,7 @@ from typing import Any
 from dlmc.cli.console import AsJson, say, say_json, size, table
 from dlmc.targets import TARGETS
 from dlmc_runtime.engines import ENGINES
-from dlmc_runtime.preflight import ThisMachine
+from dlmc_runtime.preflight import ThisMachine, install
 from dlmc_runtime.version import __version__
 
 # What other verbs need: the distribution and the extra that brings it.
@@ -22,8 +22,6 @@ _VERBS = {
     "polygraphy": ("build, validate", "validate"),
     "matplotlib": ("validate, bench", "validate"),
 }
-# The two ONNX Runtimes share a module and must not be installed together.
-_INSTALL = {"onnxruntime-gpu": "pip uninstall onnxruntime; pip install onnxruntime-gpu cuda-python"}
 _BUILDING = ("onnx", "onnx-ir")
 _BASE = ("numpy", "onnxruntime", "tokenizers", "huggingface-hub")
 
@@ -56,15 +54,16 @@ def examine(target: str, gpu: str | None) -> Finding:
     blind = kind.gpu and gpu is None
     todo = []
     if found is None:
-        todo.append(_INSTALL.get(kind.distribution, f"pip install 'dlmc[{builder.extra}]'"))
+        todo.append(install(kind.distribution))
     if lacking:
         todo.append("pip install 'dlmc[compile]' to build")
     if blind:
-        ahead = "builds ahead of time only" if builder.ahead_of_time else "build and run it there"
+        ahead = "builds only" if builder.ahead_of_time else "build and run it there"
         todo.append(f"no GPU answers here: {ahead}")
+    able = builder.library is None or found is not None
     return Finding(
         target=target,
-        build=found is not None and not lacking and (not blind or builder.ahead_of_time),
+        build=able and not lacking and (not blind or builder.ahead_of_time),
         run=found is not None and not blind,
         library=kind.distribution,
         version=found,

@@ -59,11 +59,11 @@ def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -
 
     Args:
         bundle: what to describe.
-        targets: whose engines to describe; None means every one that was built or could be.
+        targets: names of the engines to describe; None means all that were built.
         verified: whether the hashes of all files have been compared.
     """
     manifest = bundle.manifest
-    shown = {*ENGINES, *bundle.engine_names()} if targets is None else targets
+    shown = bundle.engine_names() if targets is None else targets
     return {
         "path": str(bundle.root),
         "family": manifest.family,
@@ -148,7 +148,8 @@ def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:
         "engines": [
             [target, engine["obstacle"] or "runs here"]
             for target, engine in report["engines"].items()
-        ],
+        ]
+        or [["none", f"run dlmc build {report['path']}"]],
     }
 
 

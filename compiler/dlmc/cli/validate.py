@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dlmc.cli.console import AsJson, BundlePath, harmless, note, say, say_json, table
-from dlmc_runtime.errors import ValidationError
+from dlmc_runtime.errors import UsageError, ValidationError
 
 if TYPE_CHECKING:
     from dlmc.validate.report import Report
@@ -52,6 +52,10 @@ def command(
 
     Ends with status 1 where they disagree. The reports are kept in the bundle's validation folder.
     """
+    if bisect and not layers:
+        raise UsageError("--bisect compares layers", "leave out --no-layers")
+    if prompt and against.endswith(".json"):
+        raise UsageError("--prompt makes no difference to saved states", f"leave it out: {against}")
     from dlmc.validate.prompts import Wanted
     from dlmc.validate.run import Wishes, validate_bundle
 

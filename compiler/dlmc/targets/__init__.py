@@ -14,6 +14,7 @@ class Target:
         extra: the extra of dlmc that brings what building needs.
         choices: quantizations by precision, the default first.
         options: fields of `BuildOptions` that it heeds besides those that all do.
+        library: distribution that building takes; None where it only rewrites the graph.
         ahead_of_time: whether a machine without a GPU can build for one.
     """
 
@@ -21,6 +22,7 @@ class Target:
     extra: str
     choices: dict[Precision, tuple[Quantization, ...]]
     options: frozenset[str] = frozenset()
+    library: str | None = None
     ahead_of_time: bool = False
 
 
@@ -33,7 +35,10 @@ _ON_GPUS: dict[Precision, tuple[Quantization, ...]] = {
 
 TARGETS: dict[str, Target] = {
     "onnxruntime-cpu": Target(
-        "dlmc.targets.onnxruntime_cpu", "compile", {"float32": ("none", "int8", "int4", "w8a8")}
+        "dlmc.targets.onnxruntime_cpu",
+        "compile",
+        {"float32": ("none", "int8", "int4", "w8a8")},
+        library="onnxruntime",
     ),
     "openvino-cpu": Target(
         "dlmc.targets.openvino_cpu",
@@ -43,24 +48,28 @@ TARGETS: dict[str, Target] = {
             "bfloat16": ("none", "int8", "int4"),
         },
         frozenset({"model_cache"}),
+        library="openvino",
     ),
     "onnxruntime-cuda": Target(
         "dlmc.targets.onnxruntime_cuda",
         "cuda",
         _ON_GPUS,
         frozenset({"execution_provider", "cuda_graph"}),
+        ahead_of_time=True,
     ),
     "tensorrt": Target(
         "dlmc.targets.tensorrt",
         "tensorrt",
         _ON_GPUS,
         frozenset({"refit", "version_compatible", "hardware_compatible", "timing_cache", "log"}),
+        library="tensorrt",
     ),
     "tensorrt-rtx": Target(
         "dlmc.targets.tensorrt_rtx",
         "tensorrt-rtx",
         _ON_GPUS,
         frozenset({"compute_capability", "refit", "log"}),
+        library="tensorrt-rtx-cu13",
         ahead_of_time=True,
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from dlmc.export.bundle_writer import file_record
@@ -120,14 +121,34 @@ def plan_build(
     Raises:
         UsageError: unknown target, options it does not have, or shapes that contradict the family.
         BundleError: the bundle does not load or has no weights.
+        EngineError: a library that building takes is not installed.
     """
     bundle = Bundle.open(root)
     bundle.require_weights()
     manifest = bundle.manifest
     spec = check_options(target, options or BuildOptions(), manifest.targets)
+    _check_installed(target)
     if spec.profiles:
         manifest = manifest.model_copy(update={"profiles": spec.profiles})
     return BuildPlan(bundle, spec, options or BuildOptions(), choose(manifest, request))
+
+
+def _check_installed(target: str) -> None:
+    """Refuse to begin what would end in an import that fails.
+
+    Raises:
+        EngineError: says what is missing and how to install it.
+    """
+    library = TARGETS[target].library
+    if library is not None and preflight.ThisMachine().library(library) is None:
+        raise EngineError(
+            f"building for {target} needs {library}, which is not installed",
+            preflight.install(library),
+        )
+    if find_spec("onnx_ir") is None:
+        raise EngineError(
+            "building needs onnx-ir, which is not installed", "pip install 'dlmc[compile]'"
+        )
 
 
 def build_engine(plan: BuildPlan) -> EngineRecord:

@@ -180,7 +180,7 @@ def _write(
             "export the bundle again",
         )
     _check(trt, network, plan, graph.cache_dtype)
-    _allow_plain_attention(trt, network)
+    allow_plain_attention(trt, network)
     config = _config(trt, builder, plan)
     configure(trt, config)
     cache = plan.options.timing_cache
@@ -220,7 +220,7 @@ def _check(trt: Any, network: Any, plan: BuildPlan, cache_dtype: Precision) -> N
             )
 
 
-def _allow_plain_attention(trt: Any, network: Any) -> None:
+def allow_plain_attention(trt: Any, network: Any) -> None:
     """Let attention be built of plain layers where no kernel has its shape and type.
 
     There is none for float32, and the parser leaves that off.

@@ -42,8 +42,9 @@ def compare_layers(
 ) -> Layers:
     """Compare the points inside an engine's graph with the reference's, on some forwards.
 
-    The reference is the bundle's float32 graph in ONNX Runtime. Where that is the engine itself,
-    it is the torch module that the graph was traced from. Both sides are in memory.
+    The reference is the bundle's float32 graph in ONNX Runtime. For an engine that runs it in
+    ONNX Runtime too, it is the torch module that the graph was traced from, where one is loaded.
+    Both sides are in memory.
 
     Args:
         bundle: the bundle.
@@ -55,8 +56,8 @@ def compare_layers(
     Raises:
         EngineError: there is nothing to compare with, or no way into the engine.
     """
-    own = is_graph(bundle, record)
-    if own and torch is None:
+    own = is_graph(bundle, record) and torch is not None
+    if is_graph(bundle, record) and torch is None and record.plan == bundle.manifest.graph:
         raise EngineError(
             "the engine runs the very graph that layers are compared with",
             "compare it with torch, which the extra 'compile' installs",

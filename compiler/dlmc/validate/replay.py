@@ -85,13 +85,15 @@ def save_states(recording: Recording, bundle: Bundle, name: str, run: Run, folde
     """
     from polygraphy.comparator import RunResults
     from polygraphy.json import save_json
+    from polygraphy.logger import G_LOGGER
 
     inputs = [state.feeds() for state in recording.states]
     results = RunResults()
     results.add([run(feeds) for feeds in inputs], runtime=0.0, runner_name=name)
     folder.mkdir(parents=True, exist_ok=True)
-    save_json(inputs, str(folder / INPUTS), description="denoising states")
-    results.save(str(folder / OUTPUTS))
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL):  # it would write to stdout
+        save_json(inputs, str(folder / INPUTS), description="denoising states")
+        results.save(str(folder / OUTPUTS))
     states = _States(
         manifest_sha256=bundle.manifest_sha256,
         starts=recording.starts,

@@ -68,7 +68,7 @@ def build_network(
     Raises:
         EngineError: the library refuses the graph.
     """
-    from dlmc.targets.tensorrt import _allow_plain_attention
+    from dlmc.targets.tensorrt import allow_plain_attention
 
     own_logger, log = logger(trt)
     builder = trt.Builder(own_logger)
@@ -77,7 +77,7 @@ def build_network(
     parser = trt.OnnxParser(network, own_logger)
     if not parser.parse_from_file(str(path)):
         raise _refused(trt, log, "cannot read the instrumented graph")
-    _allow_plain_attention(trt, network)
+    allow_plain_attention(trt, network)
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
     if compute_capability is not None:

@@ -78,6 +78,7 @@ def test_a_build_that_disagrees_ends_with_status_1(dlmc, bundle, built, compared
         "position 17 [0,1,0]: 1.5, not 1.25 (1 of 9 differ): do not use it; "
         f"dlmc validate {bundle} --target onnxruntime-cpu --bisect says where\n"
     )
+    assert "dlmc run" not in outcome.out
     assert outcome.out
 
 

@@ -48,7 +48,7 @@ def test_json(dlmc):
             None,
             True,
             False,
-            "no GPU answers here: builds ahead of time only",
+            "no GPU answers here: builds only",
         ),
         (
             "tensorrt",
@@ -59,6 +59,16 @@ def test_json(dlmc):
             "no GPU answers here: build and run it there",
         ),
         ("tensorrt", {"tensorrt", "onnx", "onnx-ir"}, "sm89", True, True, ""),
+        ("onnxruntime-cuda", {"onnxruntime-gpu", "onnx", "onnx-ir"}, "sm89", True, True, ""),
+        (
+            "onnxruntime-cuda",
+            {"onnx", "onnx-ir"},
+            None,
+            True,
+            False,
+            "pip uninstall onnxruntime; pip install --force-reinstall "
+            "'onnxruntime-gpu[cuda,cudnn]' cuda-python; no GPU answers here: builds only",
+        ),
         ("tensorrt", {"tensorrt"}, "sm89", False, True, "pip install 'dlmc[compile]' to build"),
     ],
 )

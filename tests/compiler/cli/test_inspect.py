@@ -81,7 +81,7 @@ def test_a_missing_library_is_an_obstacle(dlmc, engine, monkeypatch):
     monkeypatch.setattr(ThisMachine, "library", lambda *_: None)
     described = dlmc("inspect", str(engine), "--json").json["engines"]["onnxruntime-cpu"]
     assert described["obstacle"] == (
-        "onnxruntime-cpu needs onnxruntime, which is not installed: pip install onnxruntime"
+        "onnxruntime-cpu needs onnxruntime, which is not installed: pip install dlmc"
     )
 
 

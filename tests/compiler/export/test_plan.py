@@ -200,17 +200,6 @@ def test_a_recipe_names_its_checkpoint(options, recipe, checkpoint):
             },
             "has a profile 1x65 over 8, 4 rows, the model 64 positions",
         ),
-        (
-            {
-                "targets": [
-                    {
-                        "target": "tensorrt",
-                        "profiles": [{"batch": 1, "block": 65, "cache": 8, "rows": 4}],
-                    }
-                ]
-            },
-            "has a profile 1x65 over 8, 4 rows, the model 64 positions",
-        ),
         ({"candidates": 301}, "candidates 301"),
         ({"max_new_tokens": 65}, "max-new-tokens 65"),
     ],

@@ -119,7 +119,7 @@ def test_attention_may_be_built_of_plain_layers(tiny_bundle):
                 yield layer.attention.decomposable
 
     assert list(attentions()) == [False] * 6
-    subject._allow_plain_attention(trt, network)
+    subject.allow_plain_attention(trt, network)
     assert list(attentions()) == [True] * 6
 
 
@@ -173,7 +173,7 @@ def test_what_the_library_cannot_build_is_one_sentence(here, root, monkeypatch):
         while network.num_outputs:
             network.unmark_output(network.get_output(0))
 
-    monkeypatch.setattr(subject, "_allow_plain_attention", unmark)
+    monkeypatch.setattr(subject, "allow_plain_attention", unmark)
     with pytest.raises(
         EngineError, match=r"cannot build tensorrt \(.*at least one output.*\): --log FILE"
     ):

@@ -83,7 +83,8 @@ def test_an_engine_takes_only_the_profiles_it_shares(engine):
 def test_only_an_engine_of_the_bundles_graph_is_the_graph(bundle):
     record = graph_record(bundle, bundle.manifest.profiles)
     assert is_graph(bundle, record)
-    assert not is_graph(bundle, record.model_copy(update={"plan": "engines/x/denoiser.onnx"}))
+    assert is_graph(bundle, record.model_copy(update={"plan": "engines/x/denoiser.onnx"}))
+    assert not is_graph(bundle, record.model_copy(update={"quantization": "int8"}))
     assert not is_graph(bundle, record.model_copy(update={"target": "openvino-cpu"}))
 
 
