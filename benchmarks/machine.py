@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_PACKAGES = ("dlmc", "numpy", "onnxruntime", "torch", "onnx", "onnxscript")
+_PACKAGES = ("dlmc", "numpy", "onnxruntime", "openvino", "torch", "onnx", "onnxscript")
 
 Cell = str | int | float
 

@@ -20,6 +20,7 @@ PAGES = (
     "docs/walkthrough.md",
     "docs/targets.md",
     "docs/validation.md",
+    "docs/bench.md",
 )
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",

@@ -22,7 +22,7 @@ from dlmc_runtime.version import __version__
 VERBS: dict[str, tuple[str, str]] = {
     "export": ("dlmc.cli.export", "Make a bundle from a checkpoint."),
     "build": ("dlmc.cli.build", "Build an engine from a bundle."),
-    "validate": ("dlmc.cli.validate", "Compare a built engine with the reference."),
+    "validate": ("dlmc.cli.validate", "Compare built engines with a reference."),
     "run": ("dlmc.cli.run", "Generate text."),
     "bench": ("dlmc.cli.bench", "Time engines: forwards, generations, memory, the floor."),
     "inspect": ("dlmc.cli.inspect", "Show what a bundle or an engine is, and if it runs here."),
