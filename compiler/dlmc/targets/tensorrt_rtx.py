@@ -11,6 +11,7 @@ from dlmc_runtime.errors import EngineError, UsageError
 
 # What the library builds for where it is told nothing: these and whatever comes later.
 DEFAULT = ("sm80", "sm86", "sm89", "sm120")
+_FIRST_BFLOAT16 = 80
 
 
 def build(plan: BuildPlan, folder: Path) -> Built:
@@ -29,6 +30,9 @@ def build(plan: BuildPlan, folder: Path) -> Built:
             f"{plan.target} {trt.__version__} does not build for {odd[0]}",
             f"choose among {', '.join(able)}",
         )
+    turing = [name for name in wanted if int(name[2:]) < _FIRST_BFLOAT16]
+    if turing and plan.precision == "bfloat16":
+        raise UsageError(f"{turing[0]} has no bfloat16", "build with --precision f16")
     if plan.options.refit and compute_capability() is None:
         raise EngineError("--refit takes a GPU to build, none answers here", "leave it out")
 

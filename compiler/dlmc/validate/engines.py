@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlmc.validate.reference import GRAPH, TORCH
-from dlmc_runtime import preflight
+from dlmc_runtime import engines, preflight
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.manifest import EngineRecord
 
@@ -28,12 +27,14 @@ def choose_engines(bundle: Bundle, wanted: Sequence[str], against: str) -> Chose
         against: the reference, which is not compared with itself.
 
     Raises:
-        UsageError: the reference is among those named.
+        UsageError: nothing is called that, or the reference is among those named.
         BundleError: an engine that is named was not built, or nothing was.
         EngineError: an engine that is named does not run here, or none does.
     """
     no_engine = against in (TORCH, GRAPH) or against.endswith(".json")
     reference = "" if no_engine else bundle.engine_name(against)
+    for name in (*wanted, *filter(None, [reference])):
+        engines.find(bundle, name)
     if wanted:
         names = list(dict.fromkeys(bundle.engine_name(name) for name in wanted))
         if reference in names:
@@ -59,11 +60,6 @@ def choose_engines(bundle: Bundle, wanted: Sequence[str], against: str) -> Chose
 
 
 def _must_run(bundle: Bundle, name: str) -> EngineRecord:
-    record = bundle.engine(name)
-    if record.target not in ENGINES:
-        raise EngineError(
-            f"this version of dlmc runs no engines for {record.target}",
-            f"validate one for {', '.join(ENGINES)}",
-        )
+    record = engines.find(bundle, name)
     preflight.check(record)
     return record

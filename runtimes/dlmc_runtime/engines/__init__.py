@@ -53,9 +53,18 @@ def load(bundle: "Bundle", name: str) -> "Engine":
         BundleError: it was not built, or its record does not fit the bundle.
         EngineError: it does not run on this machine, or does not load.
     """
-    known = [*ENGINES, *(one for one in bundle.engine_names() if one not in ENGINES)]
-    if name not in known:
-        raise UsageError(f"no target is called {name!r}", f"choose one of {', '.join(known)}")
+    record = find(bundle, name)
+    preflight.check(record)
+    bundle.check_engine_files(record)
+    return make(bundle, record)
+
+
+def find(bundle: "Bundle", name: str) -> "EngineRecord":
+    """Return the record of an engine that this version of dlmc could run; raises as `load`."""
+    built = bundle.engine_names()
+    if name not in ENGINES and name not in built:
+        known = ", ".join(built or ENGINES)
+        raise UsageError(f"no target is called {name!r}", f"choose one of {known}")
     bundle.require_weights()
     record = bundle.engine(name)
     if record.target not in ENGINES:
@@ -63,9 +72,7 @@ def load(bundle: "Bundle", name: str) -> "Engine":
             f"this version of dlmc runs no engines for {record.target}",
             f"build one for {', '.join(ENGINES)}",
         )
-    preflight.check(record)
-    bundle.check_engine_files(record)
-    return make(bundle, record)
+    return record
 
 
 def make(bundle: "Bundle", record: "EngineRecord") -> "Engine":

@@ -216,3 +216,13 @@ def test_an_engine_s_record_is_json_of_plain_words(root):
     assert text["target"] == TARGET
     assert text["device"] == "cuda"
     assert plan_dtype(Bundle.open(root).manifest.inputs[3], record.cache_dtype) == "float32"
+
+
+def test_turing_has_no_bfloat16(tmp_path):
+    options = BuildOptions(precision="bfloat16", compute_capability=("sm75", "sm89"))
+    plan = plan_build(
+        handmade.write(tmp_path / "bundle"), "tensorrt-rtx", ProfileRequest(), options
+    )
+    with pytest.raises(UsageError, match="sm75 has no bfloat16: build with --precision f16"):
+        build_engine(plan)
+    assert not plan.folder.exists()

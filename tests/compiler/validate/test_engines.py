@@ -93,3 +93,9 @@ def test_an_engine_of_another_manifest_is_a_note(two):
     chosen = choose_engines(opened, (), "torch")
     assert list(chosen.engines) == ["onnxruntime-cpu"]
     assert "another bundle" in chosen.notes[0]
+
+
+@pytest.mark.parametrize(("wanted", "against"), [(["abacus"], "torch"), ([], "abacus")])
+def test_what_nobody_knows_is_a_usage_error(two, wanted, against):
+    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of"):
+        choose_engines(two, wanted, against)

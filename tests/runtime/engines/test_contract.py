@@ -77,9 +77,15 @@ def test_a_closed_engine_says_so(engine):
         engine.forward(inputs, cache, [])
 
 
-def test_an_unknown_target_lists_the_known_ones(original):
-    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnx"):
+def test_an_unknown_target_lists_the_engines_that_were_built(original, target):
+    with pytest.raises(UsageError, match=f"no target is called 'abacus': choose one of {target}$"):
         engines.load(Bundle.open(original), "abacus")
+
+
+def test_an_unknown_target_lists_the_known_ones_where_nothing_was_built(tmp_path):
+    bundle = Bundle.open(handmade.write(tmp_path / "bundle"))
+    with pytest.raises(UsageError, match="no target is called 'abacus': choose one of onnxruntime"):
+        engines.load(bundle, "abacus")
 
 
 def test_an_engine_needs_weights_and_a_build(root, target):
