@@ -5,7 +5,7 @@ from contextlib import closing
 import handmade
 import pytest
 
-from dlmc.targets import TARGETS
+from dlmc.targets import TARGETS, build
 from dlmc.targets.build import build_engine, memory, plan_build
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime import engines, preflight
@@ -159,3 +159,15 @@ def test_an_engine_that_does_not_fit_this_machine_is_not_tried(root, monkeypatch
     monkeypatch.setattr(preflight, "obstacle", lambda record: ("no such library", "install it"))
     monkeypatch.setattr(OnnxRuntimeEngine, "__init__", lambda *_: pytest.fail("was loaded"))
     assert build_engine(plan_build(root, TARGET, ProfileRequest())).target == TARGET
+
+
+def test_a_missing_library_is_found_before_the_work_begins(root, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(preflight.ThisMachine, "library", lambda *_: None)
+        with pytest.raises(
+            EngineError, match="needs openvino, which is not installed: pip install"
+        ):
+            plan_build(root, "openvino-cpu", ProfileRequest())
+    monkeypatch.setattr(build, "find_spec", lambda _: None)
+    with pytest.raises(EngineError, match=r"needs onnx-ir, .*: pip install 'dlmc\[compile\]'"):
+        plan_build(root, TARGET, ProfileRequest())

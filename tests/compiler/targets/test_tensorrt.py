@@ -14,6 +14,7 @@ from dlmc.targets.options import BuildOptions
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.engines.tensorrt import Log
 from dlmc_runtime.errors import EngineError, UsageError
+from dlmc_runtime.preflight import ThisMachine
 
 TARGET = "tensorrt"
 
@@ -21,6 +22,17 @@ TARGET = "tensorrt"
 @pytest.fixture
 def root(tmp_path):
     return handmade.write(tmp_path / "bundle")
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    """Let planning find TensorRT installed; `here` lends its module."""
+    version = ThisMachine.library
+
+    def library(self, distribution):
+        return "11.1.0" if distribution == TARGET else version(self, distribution)
+
+    monkeypatch.setattr(ThisMachine, "library", library)
 
 
 @pytest.fixture
