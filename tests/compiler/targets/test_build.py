@@ -164,7 +164,7 @@ def test_an_engine_that_does_not_fit_this_machine_is_not_tried(root, monkeypatch
 def test_a_missing_library_is_found_before_the_work_begins(root, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(preflight.ThisMachine, "library", lambda *_: None)
-        with pytest.raises(EngineError, match="needs openvino, .*: pip install"):
+        with pytest.raises(EngineError, match=r"needs openvino, .*: pip install"):
             plan_build(root, "openvino-cpu", ProfileRequest())
     monkeypatch.setattr(build, "find_spec", lambda _: None)
     with pytest.raises(EngineError, match=r"needs onnx-ir, .*: pip install 'dlmc\[compile\]'"):
