@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 from dlmc.validate.canvases import diverge, diverged_answers, find_state
 from dlmc.validate.compare import compare_generations, compare_states, layer_row
 from dlmc.validate.engines import choose_engines
@@ -19,7 +21,7 @@ from dlmc.validate.sources import Live, Recorded, Saved
 from dlmc.validate.tolerances import Limits, limits, strict_limits
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.errors import EngineError
+from dlmc_runtime.errors import EngineError, UsageError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import EngineRecord
 from dlmc_runtime.version import __version__
@@ -105,10 +107,18 @@ def validate(bundle: Bundle, wishes: Wishes) -> Validation:
         if not any(is_graph(bundle, record) for record in chosen.engines.values()):
             source.close()  # two models in memory are enough
             torch = None
-        reports = tuple(
-            _validate(bundle, name, record, source.name, recorded[name], torch, wishes)
-            for name, record in chosen.engines.items()
-        )
+        with np.errstate(all="ignore"):  # what is not finite is in the report
+            reports = tuple(
+                _validate(bundle, name, record, source.name, recorded[name], torch, wishes)
+                for name, record in chosen.engines.items()
+            )
+    except (ValueError, IndexError, KeyError) as error:
+        if saved is None:
+            raise
+        raise UsageError(
+            f"{saved} and the files beside it do not fit together ({error})",
+            "save them again with dlmc validate --save-states",
+        ) from error
     finally:
         source.close()
     return Validation(reports, chosen.notes)

@@ -38,6 +38,9 @@ def read_inputs(path: Path) -> list[Arrays]:
     return [_arrays(one, path) for one in data]
 
 
+_LONGEST_NAME = 100  # of a runner; it goes into every report
+
+
 def read_outputs(path: Path) -> tuple[str, list[Arrays]]:
     """Return the runner and its outputs of every forward, from Polygraphy's run results.
 
@@ -51,7 +54,8 @@ def read_outputs(path: Path) -> tuple[str, list[Arrays]]:
     name, results = runs[0]
     if not all(_is(one, "IterationResult") for one in results):
         raise _odd(path, "holds something else than results")
-    return name, [_arrays(one.get("outputs"), path) for one in results]
+    shown = name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+    return shown, [_arrays(one.get("outputs"), path) for one in results]
 
 
 def _is_pair(value: Any) -> bool:

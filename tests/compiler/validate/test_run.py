@@ -251,3 +251,15 @@ def test_an_engine_built_for_other_shapes_is_refused(trained, tmp_path):
     build_engine(plan_build(root, TARGET, ProfileRequest(batch=(1,), cache=128)))
     with pytest.raises(UsageError, match="which the engine lacks"):
         validate_bundle(root, _wishes(TARGET, against=str(folder / "outputs.json")))
+
+
+def test_saved_states_that_contradict_themselves_are_refused(trained, tmp_path):
+    folder = tmp_path / "states"
+    validate_bundle(trained.root, _wishes(TARGET, save_to=folder))
+    states = json.loads((folder / "states.json").read_text())
+    for state in states["states"]:
+        if state["sampler"]:
+            state["sampler"] = {"name": "random", "parameters": {}}
+    (folder / "states.json").write_text(json.dumps(states))
+    with pytest.raises(UsageError, match=r"outputs\.json and the files beside it do not fit"):
+        validate_bundle(trained.root, _wishes(TARGET, against=str(folder / "outputs.json")))

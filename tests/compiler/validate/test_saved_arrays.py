@@ -55,6 +55,19 @@ def test_what_polygraphy_writes_is_read(tmp_path):
             assert one[key].dtype == array.dtype
 
 
+def test_a_runner_s_name_is_fit_for_a_report(tmp_path):
+    from polygraphy.comparator import RunResults
+
+    results = RunResults()
+    results.add([{"a": ARRAY}], runtime=0.0, runner_name="NAME")
+    path = tmp_path / "outputs.json"
+    results.save(str(path))
+    path.write_text(path.read_text().replace("NAME", "\\ud800" + "x" * 999))
+    name, _ = read_outputs(path)
+    assert name.encode("utf-8").startswith(b"?x")
+    assert len(name) == 100
+
+
 def test_a_pickle_is_refused(inputs):
     data = _npy(np.array([{"a": 1}], dtype=object))
     with pytest.raises(UsageError, match="no plain numbers"):

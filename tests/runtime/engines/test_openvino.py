@@ -167,3 +167,27 @@ def test_a_compiled_model_is_kept_where_asked_and_never_stale(
     answer(other)
     assert len(list(cache_folder().iterdir())) > len(kept)
     assert answer(root) == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_every_cache_is_read_by_its_own_forwards(tiny_bundle, precision):
+    """Caches are bound where they lie: another one must be bound anew."""
+    root = tiny_bundle("tiny-sdar")
+    name = build(root, precision=precision)
+    with loaded(root, name) as engine:
+        profile = engine.profiles[0]
+        inputs = engine.inputs(profile)
+        full, empty = (engine.cache(1, profile.cache) for _ in range(2))
+        inputs.input_ids[:] = np.arange(profile.block) + 40
+        inputs.position_ids[:] = np.arange(profile.block)
+        inputs.head_rows[:] = np.arange(profile.rows)
+        inputs.attention_mask[:, :, :, profile.cache :] = True
+        engine.forward(inputs, full, [Store(0, profile.block)])
+        inputs.attention_mask[:, :, :, : profile.block] = True
+        answers = [
+            engine.forward(inputs, cache, []).logsumexp for cache in (full, empty, full, empty)
+        ]
+    np.testing.assert_array_equal(answers[0], answers[2])
+    np.testing.assert_array_equal(answers[1], answers[3])
+    assert np.abs(answers[0] - answers[1]).max() > 0.01
