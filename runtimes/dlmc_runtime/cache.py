@@ -81,12 +81,16 @@ class HostCache:
         }
         self.filled = np.zeros(batch, dtype=np.int64)
 
-    def write(self, row: int, count: int, present: Sequence[NDArray[Any]]) -> None:
-        """Append the first ``count`` positions of ``present`` [B,H_kv,T,D] to a row.
+    def write(
+        self, row: int, count: int, present: Sequence[NDArray[Any]], at: int | None = None
+    ) -> None:
+        """Write the first ``count`` positions of ``present`` [B,H_kv,T,D] to a row.
 
-        ``present`` lists key and value layer by layer, as the graph's outputs do.
+        ``present`` lists key and value layer by layer, as the graph's outputs do. They go to
+        position ``at``, and what was there and after it counts no longer; without ``at`` they are
+        appended.
         """
-        start = int(self.filled[row])
+        start = int(self.filled[row]) if at is None else at
         for past, own in zip(self.past.values(), present, strict=True):
             past[row, :, start : start + count] = own[row, :, :count]
         self.filled[row] = start + count

@@ -19,7 +19,7 @@ from pydantic import (
 
 from dlmc_runtime.errors import BundleError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 MAX_MANIFEST_BYTES = 16 << 20
 _SHOWN = 300  # characters of a problem that an error message repeats
 
@@ -93,10 +93,26 @@ class Model(Record):
 
 
 class Attention(Record):
-    """Who may see whom (regime) and how many positions are denoised together."""
+    """Who may see whom, and how a sequence falls into blocks.
+
+    Attributes:
+        regime: who may see whom, and when the cache is exact.
+        block_length: positions denoised together; a family that denoises the whole answer at once
+            states the longest sequence.
+        aligned_to: where blocks are counted from: position 0 of the ``sequence``, or the first
+            position of the ``answer``, which makes the prompt's first block the shorter one.
+        last_block: ``whole`` where the last block is denoised in full although the answer ends
+            inside it, ``cut`` where it ends with the answer.
+        seeded: whether the last logits of a stored block give the next block's first token.
+        sliding_window: how far to either side layers with a second mask see; None without such.
+    """
 
     regime: Regime
     block_length: Count
+    aligned_to: Literal["sequence", "answer"] = "sequence"
+    last_block: Literal["whole", "cut"] = "whole"
+    seeded: bool = False
+    sliding_window: Count | None = None
 
 
 class Tokens(Record):
@@ -110,9 +126,12 @@ class Tokens(Record):
 
 
 class Head(Record):
-    """The vocabulary head: how many candidates a row keeps, and whether logits leave the graph."""
+    """The vocabulary head: how many candidates a row keeps, and what else it can do.
 
-    variant: Literal["plain", "logits"]
+    ``guided`` combines pairs of rows (classifier-free guidance); ``logits`` hands out all logits.
+    """
+
+    variant: Literal["plain", "guided", "logits"]
     candidates: Count
 
 
@@ -182,7 +201,7 @@ class Manifest(Record):
     reference that engines are compared with is made from it.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     family: str
     architecture: str
     attention: Attention
@@ -252,7 +271,7 @@ class EngineRecord(Record):
     folder; ``files`` lists every file of that folder that running needs.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     target: str
     device: str
     precision: Precision
@@ -299,9 +318,14 @@ def _parse(kind: type[RecordType], text: bytes, where: str) -> RecordType:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if type(version) is not int:  # true and 1.0 equal 1, and are not versions
         raise BundleError(f"{where} states no schema version", "export or build it again")
+    if version < SCHEMA_VERSION:
+        raise BundleError(
+            f"{where} has schema version {version}, this dlmc reads {SCHEMA_VERSION}",
+            "export the checkpoint again and build its engines",
+        )
     if version > SCHEMA_VERSION:
         raise BundleError(
-            f"{where} has schema version {version}, this dlmc reads up to {SCHEMA_VERSION}",
+            f"{where} has schema version {version}, this dlmc reads {SCHEMA_VERSION}",
             "upgrade dlmc or export the checkpoint with this version",
         )
     try:

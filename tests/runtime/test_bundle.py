@@ -172,8 +172,8 @@ def test_a_flipped_bit_is_found(original, tmp_path_factory, data):
 @pytest.mark.parametrize("name", ["manifest.json", ENGINE])
 def test_a_newer_schema_says_what_to_do(root, name):
     path = root / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 2}))
-    assert "schema version 2, this dlmc reads up to 1: upgrade dlmc" in refusal(root)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 3}))
+    assert "schema version 3, this dlmc reads 2: upgrade dlmc" in refusal(root)
 
 
 def test_the_engine_of_another_bundle_is_refused(root, tmp_path):

@@ -16,7 +16,7 @@ from dlmc_runtime.manifest import parse_engine_record, parse_manifest
 HASH = "0" * 64
 PROFILE = {"batch": 1, "block": 8, "cache": 64, "rows": 8}
 MANIFEST: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": 2,
     "family": "sdar",
     "architecture": "SDARForCausalLM",
     "attention": {"regime": "block", "block_length": 8},
@@ -53,7 +53,7 @@ MANIFEST: dict[str, Any] = {
     },
 }
 ENGINE: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": 2,
     "target": "onnxruntime-cpu",
     "device": "cpu",
     "precision": "float32",

@@ -186,7 +186,7 @@ class _Reader:
         given = {spec.name: self._array(feeds, spec, profile) for spec in manifest.inputs}
         if not self._plausible(said) or not _fits(given, said, manifest):
             _refuse(self._folder, f"holds what no runtime feeds, in forward {said.forward}")
-        inputs = Inputs(profile)
+        inputs = Inputs(profile, given)
         for name, buffer in inputs.arrays().items():
             buffer[...] = given[name]
         used = max(said.filled)

@@ -28,15 +28,16 @@ class TorchEngine:
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
-        return Inputs(profile)
+        return Inputs(profile, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then append what ``stores`` names to the cache."""
         if not isinstance(cache, HostCache):
             raise TypeError("the cache belongs to another engine")
         answers = self.run({**inputs.arrays(), **cache.past})
+        present = [v for k, v in answers.items() if "present" in k]
         for store in stores:
-            cache.write(store.row, store.count, [v for k, v in answers.items() if "present" in k])
+            cache.write(store.row, store.count, present, store.at)
         return Outputs(*(answers[name] for name in OUTPUTS))
 
     @torch.inference_mode()

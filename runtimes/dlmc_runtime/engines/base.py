@@ -1,6 +1,6 @@
 """What the denoising loop asks of an engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,15 +47,34 @@ def _on_the_heap(name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> 
     return np.zeros(shape, dtype)
 
 
+SLIDING_MASK, ADAPTER, GUIDANCE, PARTNER = (
+    "sliding_attention_mask",
+    "adapter",
+    "guidance",
+    "partner",
+)
+"""Graph inputs that only some bundles have."""
+
+
 class Inputs:
     """Input buffers of one profile, allocated once and filled in place before each forward.
 
     Args:
         profile: gives them their shapes.
+        names: the graph's inputs; those that not every bundle has are allocated if they are named.
         allocate: where an engine wants them in memory of its own.
+
+    Attributes:
+        sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window; None without such.
+        adapter: float32 [B], how much of the low-rank adapter a row gets, 0 or 1; None without one.
+        guidance: float32 [B], the scale w of classifier-free guidance; None in a head without it.
+        partner: int64 [B], the row whose logits u are the unguided ones of a row: its own become
+            u + (1 + w) (logits - u). A row that is its own partner stays as it is.
     """
 
-    def __init__(self, profile: Profile, allocate: Allocate = _on_the_heap) -> None:
+    def __init__(
+        self, profile: Profile, names: Collection[str] = (), allocate: Allocate = _on_the_heap
+    ) -> None:
         batch, block, rows = profile.batch, profile.block, profile.rows
         context = profile.cache + block
         self.profile = profile
@@ -67,30 +86,59 @@ class Inputs:
         self.head_rows: NDArray[np.int64] = allocate("head_rows", (batch, rows), np.int64)
         self.temperature: NDArray[np.float32] = allocate("temperature", (batch,), np.float32)
         self.uniform: NDArray[np.float32] = allocate("uniform", (batch, rows), np.float32)
+        self.sliding_attention_mask: NDArray[np.bool_] | None = None
+        self.adapter: NDArray[np.float32] | None = None
+        self.guidance: NDArray[np.float32] | None = None
+        self.partner: NDArray[np.int64] | None = None
+        if SLIDING_MASK in names:
+            self.sliding_attention_mask = allocate(
+                SLIDING_MASK, (batch, 1, block, context), np.bool_
+            )
+        if ADAPTER in names:
+            self.adapter = allocate(ADAPTER, (batch,), np.float32)
+        if GUIDANCE in names:
+            self.guidance = allocate(GUIDANCE, (batch,), np.float32)
+            self.partner = allocate(PARTNER, (batch,), np.int64)
+            self.partner[:] = np.arange(batch)
         # Padding until a row is fed: every position sees itself, so that no softmax is empty.
         diagonal = np.arange(block)
-        self.attention_mask[:, 0, diagonal, profile.cache + diagonal] = True
+        for mask in self.masks():
+            mask[:, 0, diagonal, profile.cache + diagonal] = True
         # What each row was last filled for, None for padding: filling it again is skipped.
         self.filled_for: list[object] = [None] * batch
 
+    def masks(self) -> list[NDArray[np.bool_]]:
+        """Return the attention masks: one, or two where some layers see a window."""
+        sliding = self.sliding_attention_mask
+        return [self.attention_mask] if sliding is None else [self.attention_mask, sliding]
+
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the buffers by graph input name."""
-        return {
+        found: dict[str, NDArray[np.generic] | None] = {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
             "attention_mask": self.attention_mask,
+            SLIDING_MASK: self.sliding_attention_mask,
+            ADAPTER: self.adapter,
             "head_rows": self.head_rows,
             "temperature": self.temperature,
             "uniform": self.uniform,
+            GUIDANCE: self.guidance,
+            PARTNER: self.partner,
         }
+        return {name: array for name, array in found.items() if array is not None}
 
 
 @dataclass(frozen=True)
 class Store:
-    """Keep the first ``count`` positions that ``row`` feeds: append them to its cache."""
+    """Keep the first ``count`` positions that ``row`` feeds, at ``at`` in its cache.
+
+    What the cache held from there on counts no longer. Without ``at`` they are appended.
+    """
 
     row: int
     count: int
+    at: int | None = None
 
 
 def plan_dtype(spec: TensorSpec, cache_dtype: Precision) -> DataType:

@@ -29,7 +29,7 @@ class StagedInputs(Inputs):
                 raise EngineError(f"the manifest gives {name} another shape or type", "export it")
             return array
 
-        super().__init__(profile, allocate)
+        super().__init__(profile, layout.places, allocate)
 
 
 @dataclass(frozen=True)

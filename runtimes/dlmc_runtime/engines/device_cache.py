@@ -77,7 +77,7 @@ class DeviceCache:
         """
         places = self.memory.layout.places.values()
         for store in stores:
-            start = int(self.filled[store.row])
+            start = int(self.filled[store.row]) if store.at is None else store.at
             if start + store.count > self.size:
                 raise ValueError(f"row {store.row} holds {start}, {store.count} more do not fit")
             for past, (address, block) in zip(places, present, strict=True):
@@ -99,7 +99,8 @@ class DeviceCache:
     def stored(self, stores: Sequence[Store]) -> None:
         """Take note that what `queue_copies` queued is done."""
         for store in stores:
-            self.filled[store.row] += store.count
+            start = int(self.filled[store.row]) if store.at is None else store.at
+            self.filled[store.row] = start + store.count
 
 
 class CachePool:

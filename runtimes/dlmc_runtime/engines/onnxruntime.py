@@ -118,7 +118,7 @@ class OnnxRuntimeEngine:
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
-        return Inputs(profile)
+        return Inputs(profile, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then append what ``stores`` names to the cache.
@@ -146,7 +146,7 @@ class OnnxRuntimeEngine:
                 f"the graph answers other shapes than {inputs.profile}", "export the bundle again"
             )
         for store in stores:
-            cache.write(store.row, store.count, present)
+            cache.write(store.row, store.count, present, store.at)
         return Outputs(*head)
 
     def close(self) -> None:

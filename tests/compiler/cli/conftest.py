@@ -110,7 +110,7 @@ def generator(codec, monkeypatch) -> FakeGenerator:
 def manifest(files: dict[str, bytes]) -> dict[str, object]:
     """Return a manifest of the block regime that lists ``files``."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "family": "sdar",
         "architecture": "SDARForCausalLM",
         "attention": {"regime": "block", "block_length": 4},
@@ -175,7 +175,7 @@ def engine(bundle: Path) -> Path:
     folder = bundle / "engines" / "onnxruntime-cpu"
     folder.mkdir(parents=True)
     record = SimpleNamespace(
-        schema_version=1,
+        schema_version=2,
         target="onnxruntime-cpu",
         device="cpu",
         precision="float32",
