@@ -1,19 +1,24 @@
 """The denoising loop's one step: one forward for a batch of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlmc_runtime import masks
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.events import Denoised
 from dlmc_runtime.manifest import Profile
-from dlmc_runtime.prediction import predict
+from dlmc_runtime.prediction import candidates, predict
 from dlmc_runtime.profiles import ProfileTable
-from dlmc_runtime.row import Row, Task
+from dlmc_runtime.row import Row
+from dlmc_runtime.samplers.base import Sampler
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.task import Task
 
 
 def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
@@ -23,11 +28,21 @@ def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
         RequestError: one of the rows fits no profile.
     """
     return table.room(
-        len(rows),
-        cached=max(row.cache_needed for row in rows),
-        block=max(row.block_needed for row in rows),
-        rows=max(row.head_needed for row in rows),
+        sum(row.slots for row in rows),
+        cached=max(row.regime.cache_needed for row in rows),
+        block=max(row.regime.block_needed for row in rows),
+        rows=max(row.regime.head_needed for row in rows),
     )
+
+
+def as_many_as_fit(rows: Sequence[Row], size: int) -> int:
+    """Return how many of the first ``rows`` a batch of ``size`` takes."""
+    taken = 0
+    for count, row in enumerate(rows):
+        taken += row.slots
+        if taken > size:
+            return count
+    return len(rows)
 
 
 class Batch:
@@ -42,8 +57,10 @@ class Batch:
         self.engine, self.rows = engine, list(rows)
         self.table = ProfileTable(engine.profiles)
         self.size, self.context = room(self.table, self.rows)
-        if len(rows) > self.size:
+        if sum(row.slots for row in rows) > self.size:
             raise ValueError(f"{len(rows)} rows in a batch of {self.size}")
+        ends = accumulate((row.slots for row in rows), initial=0)
+        self.slots = list(ends)[:-1]  # where each row's own begin
         with _memory(f"the cache of {self.size} rows of {self.context} positions"):
             self.cache = engine.cache(self.size, self.context)
         self.chunk = self.table.chunk(self.size, self.context)
@@ -75,7 +92,8 @@ def _memory(what: str) -> Iterator[None]:
 def step(batch: Batch) -> list[Denoised]:
     """Run one forward and apply it to every row that took part.
 
-    Rows that must prefill go first, by themselves; denoising and committing rows share a forward.
+    Rows that must feed much, prefill or refresh, go first and by themselves; the others share a
+    forward.
 
     Returns:
         One event for each row that was denoised.
@@ -84,89 +102,138 @@ def step(batch: Batch) -> list[Denoised]:
         EngineError: the engine failed or answered NaN for one of the rows.
     """
     tasks = {index: batch.rows[index].task(batch.chunk) for index in batch.active}
-    prefill = {index: task for index, task in tasks.items() if task.kind == "prefill"}
-    tasks = prefill or tasks
-    block = max(task.end - task.start for task in tasks.values())
-    rows = max(task.head_end - task.head_start for task in tasks.values())
+    for kind in ("prefill", "refresh"):
+        wide = {index: task for index, task in tasks.items() if task.kind == kind}
+        tasks = wide or tasks
+        if wide:
+            break
+    block = max(task.fed for task in tasks.values())
+    rows = max(task.read for task in tasks.values())
     profile = batch.table.smallest(batch.size, batch.context, block, rows)
     inputs = batch.inputs(profile)
-    for index in range(batch.size):
-        _feed(inputs, index, batch.rows[index] if index in tasks else None, tasks.get(index))
+    feeds = _feeds(batch, tasks)
+    for slot in range(batch.size):
+        _feed(inputs, slot, *feeds.get(slot, (None, None, None)))
     stores = [
-        Store(index, task.end - task.start)
-        for index, task in tasks.items()
-        if task.kind != "denoise"
+        Store(slot, task.kept, task.at) for slot, (_, task, _) in feeds.items() if task.kept
     ]
     outputs = batch.engine.forward(inputs, batch.cache, stores)
-    events = []
-    for index, task in tasks.items():
-        if task.kind == "denoise":
-            events.append(_apply(batch.rows[index], index, task, inputs, outputs))
-        else:
-            batch.rows[index].stored(task)
-    return events
-
-
-def _feed(inputs: Inputs, index: int, row: Row | None, task: Task | None) -> None:
-    """Fill one row of the input buffers; a row without a task is padding."""
-    if row is None or task is None:
-        if inputs.filled_for[index] is not None:
-            masks.fill(inputs.attention_mask[index, 0], "full", "denoise", 0, 0, 0, 1)
-            inputs.temperature[index] = 0.0
-            inputs.filled_for[index] = None
-        return
-    count = task.end - task.start
-    inputs.input_ids[index, :count] = row.canvas[task.start : task.end]
-    key = (task, row.cached)
-    if inputs.filled_for[index] != key:
-        _place(inputs, index, row, task)
-        inputs.filled_for[index] = key
-    if task.kind == "denoise" and row.request.sampler.temperature:
-        asked = task.head_end - task.head_start
-        inputs.uniform[index, :asked] = row.draw(asked)
-
-
-def _place(inputs: Inputs, index: int, row: Row, task: Task) -> None:
-    """Fill what stays the same while a row works on one block."""
-    denoise = task.kind == "denoise"
-    kind: masks.Kind = "denoise" if denoise else "store"
-    mask, count = inputs.attention_mask[index, 0], task.end - task.start
-    masks.fill(mask, row.regime, kind, task.start, task.end, row.cached, row.block_length)
-    inputs.input_ids[index, count:] = row.canvas[task.start]
-    inputs.position_ids[index] = np.arange(task.start, task.start + inputs.profile.block)
-    first, asked = task.head_start - task.start, task.head_end - task.head_start
-    # Rows that nobody reads repeat the first one. A forward that only stores has no other.
-    inputs.head_rows[index] = first
-    if denoise:
-        inputs.head_rows[index, :asked] += np.arange(asked)
-    inputs.temperature[index] = row.request.sampler.temperature if denoise else 0.0
-
-
-def _apply(row: Row, index: int, task: Task, inputs: Inputs, outputs: Outputs) -> Denoised:
-    """Let a row's sampler act on its prediction."""
-    count = task.head_end - task.head_start
-    prediction = predict(
-        outputs,
-        index,
-        count,
-        row.request.sampler,
-        tempered=row.sampler.tempered,
-        uniform=inputs.uniform[index, :count],
+    found = (
+        _apply(batch.rows[index], index, batch.slots[index], task, inputs, outputs)
+        for index, task in tasks.items()
     )
+    return [event for event in found if event is not None]
+
+
+_GREEDY = SamplerConfig()
+Feed = tuple[Row, Task, NDArray[np.int64]]
+
+
+def _feeds(batch: Batch, tasks: Mapping[int, Task]) -> dict[int, Feed]:
+    """Return what each slot of the batch is fed: a row's canvas, and its unguided twin's."""
+    feeds: dict[int, Feed] = {}
+    for index, task in tasks.items():
+        row, slot = batch.rows[index], batch.slots[index]
+        feeds[slot] = (row, task, row.canvas)
+        if row.slots > 1:
+            feeds[slot + 1] = (row, task, row.unguided())
+    return feeds
+
+
+def _feed(
+    inputs: Inputs,
+    slot: int,
+    row: Row | None,
+    task: Task | None,
+    canvas: NDArray[np.int64] | None,
+) -> None:
+    """Fill one slot of the input buffers; one without a task is padding."""
+    if row is None or task is None or canvas is None:
+        if inputs.filled_for[slot] is not None:
+            for mask in inputs.masks():
+                masks.fill(mask[slot, 0], np.ones((1, 1), np.bool_), 0)
+            inputs.temperature[slot] = 0.0
+            _guide(inputs, slot, 0.0, slot)
+            inputs.filled_for[slot] = None
+        return
+    own = task.end - task.start
+    inputs.input_ids[slot, :own] = canvas[task.start : task.end]
+    twin = canvas is not row.canvas
+    key = (id(row), task, twin)
+    if inputs.filled_for[slot] != key:
+        _place(inputs, slot, row, task, twin=twin)
+        inputs.filled_for[slot] = key
+    if inputs.temperature[slot] and not twin:
+        inputs.uniform[slot, : task.read] = row.draw(task.read)
+
+
+def _place(inputs: Inputs, slot: int, row: Row, task: Task, *, twin: bool) -> None:
+    """Fill what stays the same while a row works on one block."""
+    own, extra = task.end - task.start, task.shadow[1] - task.shadow[0]
+    inputs.input_ids[slot, own : own + extra] = row.mask_id
+    inputs.input_ids[slot, own + extra :] = row.mask_id
+    positions = inputs.position_ids[slot]
+    positions[:] = np.arange(task.start, task.start + inputs.profile.block)
+    positions[own : own + extra] = np.arange(*task.shadow)
+    among = masks.own(task.own, positions[:own], row.blocks)
+    if extra:
+        among = masks.add_shadow(among, task.start, task.shadow)
+    for mask in inputs.masks():
+        masks.fill(mask[slot, 0], among, task.visible, task.hole)
+    window = row.attention.sliding_window
+    if inputs.sliding_attention_mask is not None and window is not None:
+        masks.narrow(inputs.sliding_attention_mask[slot, 0], positions, own + extra, window)
+    asked = np.arange(task.head_start, task.head_end) - task.shift - task.start
+    # Rows that nobody reads repeat the first one.
+    inputs.head_rows[slot] = max(int(asked[0]), 0)
+    inputs.head_rows[slot, : len(asked)] = np.maximum(asked, 0)
+    inputs.head_rows[slot, len(asked) : len(asked) + extra] = own + np.arange(extra)
+    drawn = row.regime.draws(task)
+    inputs.temperature[slot] = row.request.sampler.temperature if drawn else 0.0
+    scale = row.request.sampler.guidance
+    _guide(inputs, slot, scale if not twin else 0.0, slot + 1 if scale and not twin else slot)
+    if inputs.adapter is not None:
+        inputs.adapter[slot] = float(task.adapter)
+
+
+def _guide(inputs: Inputs, slot: int, scale: float, partner: int) -> None:
+    if inputs.guidance is not None and inputs.partner is not None:
+        inputs.guidance[slot], inputs.partner[slot] = scale, partner
+
+
+def _apply(
+    row: Row, index: int, slot: int, task: Task, inputs: Inputs, outputs: Outputs
+) -> Denoised | None:
+    """Let a row go on with what the head said."""
+    count = task.head_end - task.head_start
+    said = outputs.row(slot, 0, count)
+    denoised = task.kind in ("denoise", "refresh")
+    if denoised and task.shift and row.edge is not None and task.head_start == row.cached:
+        said = said.led_by(row.edge)
+    config, sampler = row.request.sampler, type(row.sampler)
+    if not row.regime.draws(task):
+        config, sampler = _GREEDY, Sampler
+    prediction = predict(said, config, sampler, inputs.uniform[slot, :count])
     if not np.isfinite(prediction.confidence).all():
         raise EngineError(
             f"the engine answered NaN at forward {row.forwards + 1} of row {index}",
             "compare it with the reference: dlmc validate",
         )
-    if row.sampler.noisy:
+    if denoised and "noise" in sampler.asks_for(config):
         prediction = replace(prediction, noise=row.uniforms.random(count))
-    row.denoised(prediction)
+    if denoised and "shadow" in sampler.needs:
+        shadow = candidates(outputs.row(slot, count, task.read))
+        prediction = replace(prediction, shadow=shadow)
+    row.done(task, prediction, said)
+    if not denoised:
+        return None
+    start = row.answer_start
     return Denoised(
         row=index,
         forward=row.forwards,
-        start=task.head_start - row.prompt_length,
-        end=task.head_end - row.prompt_length,
-        canvas=row.canvas[row.prompt_length :].copy(),
-        masked=row.masked[row.prompt_length :].copy(),
+        start=task.head_start - start,
+        end=task.head_end - start,
+        canvas=row.canvas[start:].copy(),
+        masked=row.masked[start:].copy(),
         confidence=prediction.confidence,
     )

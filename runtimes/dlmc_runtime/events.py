@@ -15,7 +15,8 @@ class Result:
         tokens: generated ids up to, and without, the stop id.
         prompt_tokens: number of prompt ids.
         forwards: engine runs this row took part in: prefill, denoise and commit.
-        finish_reason: ``stop`` or ``length``.
+        finish_reason: ``stop``, ``length``, or ``steps`` where a block still had masks at its
+            limit of steps and was finished by the last of them.
         seconds: wall time from the first forward to the last of the call.
     """
 

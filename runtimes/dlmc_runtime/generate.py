@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
 
 import numpy as np
 
-from dlmc_runtime import decode, engines
+from dlmc_runtime import decode, engines, legal
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     seed: int
     stop: Sequence[str]
     ignore_eos: bool
+    early_exit: bool
     keep_cache: bool
 
 
@@ -78,11 +79,6 @@ class Generator:
     def __init__(self, engine: Engine, text: TextCodec | None) -> None:
         self.engine, self.text = engine, text
         self.sampler = _default_sampler(engine.manifest)
-        if engine.manifest.shift:
-            raise BundleError(
-                "the model's logits predict the next position (shift 1)",
-                "this version runs models with shift 0 only",
-            )
 
     @classmethod
     def load(cls, bundle: str | Path, target: str = "onnxruntime-cpu") -> "Generator":
@@ -125,6 +121,7 @@ class Generator:
         seed: int = 0,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        early_exit: bool = True,
         keep_cache: bool = False,
     ) -> Request:
         """Check and complete what a row asks for.
@@ -150,11 +147,13 @@ class Generator:
         config = self.sampler if sampler is None else sampler
         if not isinstance(config, SamplerConfig):
             raise UsageError(f"sampler is {config!r}", "give a SamplerConfig")
-        self._check(config)
+        legal.check(config, self.manifest)
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
-        return Request(ids, count, config, _whole("seed", seed, 0), rule, keep_cache)
+        return Request(
+            ids, count, config, _whole("seed", seed, 0), rule, early_exit, keep_cache
+        )
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -172,21 +171,6 @@ class Generator:
         if outside:
             raise RequestError(f"the prompt holds token id {outside[0]}", f"ids end at {size - 1}")
         return ids
-
-    def _check(self, config: SamplerConfig) -> None:
-        """Refuse what the bundle's head or attention cannot serve."""
-        kept = self.manifest.head.candidates
-        if config.top_k > kept:
-            raise RequestError(
-                f"top_k {config.top_k} needs more candidates than the {kept} the graph keeps",
-                f"ask for at most {kept}, or export with --candidates {config.top_k}",
-            )
-        own = self.manifest.attention
-        if config.block_length not in (None, own.block_length) and own.regime != "full":
-            raise RequestError(
-                f"block_length {config.block_length} differs from the model's {own.block_length}",
-                "export with --block-length for a checkpoint trained that way",
-            )
 
     # To a type checker a string is also a sequence of strings: the first overload decides.
     @overload
@@ -232,12 +216,18 @@ class Generator:
         table = ProfileTable(self.profiles)
         rows = [Row(request, self.manifest) for request in requests]
         for row in rows:  # what no profile takes is refused now, not in the middle of the work
-            decode.room(table, [row])
+            size, _ = decode.room(table, [row])
+            if row.slots > size:
+                raise RequestError(
+                    f"guidance takes {row.slots} rows of a batch, the engine has {size}",
+                    "build with --batch 2",
+                )
         first = 0
         while first < len(rows):
             size, _ = decode.room(table, rows[first : first + table.widest])
-            yield from self._batch(decode.Batch(self.engine, rows[first : first + size]), first)
-            first += size
+            count = decode.as_many_as_fit(rows[first:], size)
+            yield from self._batch(decode.Batch(self.engine, rows[first : first + count]), first)
+            first += count
 
     def _batch(self, batch: decode.Batch, first: int) -> Iterator[Event]:
         began = time.perf_counter()

@@ -1,63 +1,70 @@
-"""Attention masks: who may see whom, by regime and kind of forward."""
+"""Attention masks: who may see whom in one forward."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlmc_runtime.blocks import Blocks
+
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Kind = Literal["denoise", "store"]
-
-_OwnMask = Callable[[Ints, int], Bools]
+Own = Literal["everyone", "blocks", "causal"]
 
 
-def _everyone(positions: Ints, block_length: int) -> Bools:
-    del block_length
-    return np.ones((len(positions), len(positions)), dtype=bool)
+def own(kind: Own, positions: Ints, blocks: Blocks) -> Bools:
+    """Return who sees whom among the positions fed, bool [n,n]."""
+    if kind == "everyone":
+        return np.ones((len(positions), len(positions)), dtype=bool)
+    order = positions if kind == "causal" else blocks.index(positions)
+    return order[:, None] >= order[None, :]
 
 
-def _block_causal(positions: Ints, block_length: int) -> Bools:
-    blocks = positions // block_length
-    return blocks[:, None] >= blocks[None, :]
-
-
-def _causal(positions: Ints, block_length: int) -> Bools:
-    del block_length
-    return positions[:, None] >= positions[None, :]
-
-
-_OWN: dict[tuple[str, Kind], _OwnMask] = {
-    ("full", "denoise"): _everyone,
-    ("block", "denoise"): _block_causal,
-    ("block", "store"): _block_causal,
-    ("context", "denoise"): _everyone,
-    ("context", "store"): _causal,
-}
-
-
-def fill(
-    mask: Bools, regime: str, kind: Kind, start: int, end: int, cached: int, block_length: int
-) -> None:
+def fill(mask: Bools, among: Bools, visible: int, hole: tuple[int, int] = (0, 0)) -> None:
     """Write one row's mask in place.
 
     Args:
         mask: bool [T,C+T]; true = may attend.
-        regime: attention regime of the family.
-        kind: ``denoise``, or ``store`` where the forward's keys and values are kept.
-        start: first position fed; the ``n = end - start`` positions fill the front of T.
-        end: one past the last position fed.
-        cached: valid cache entries, at the front of C.
-        block_length: positions per block, counted from position 0.
+        among: bool [n,n], who sees whom among the ``n`` positions fed, which fill the front of T.
+        visible: cache entries that they see, at the front of C.
+        hole: entries among those that are hidden, from the first to one past the last.
 
     Padding rows see only themselves, so that no softmax is empty; nobody sees padding.
     """
-    block = mask.shape[0]
-    cache, count = mask.shape[1] - block, end - start
+    block, count = mask.shape[0], len(among)
+    cache = mask.shape[1] - block
     mask[:] = False
-    mask[:count, :cached] = True
-    own = _OWN[regime, kind](np.arange(start, end), block_length)
-    mask[:count, cache : cache + count] = own
+    mask[:count, :visible] = True
+    mask[:count, slice(*hole)] = False
+    mask[:count, cache : cache + count] = among
     padding = np.arange(count, block)
     mask[padding, cache + padding] = True
+
+
+def narrow(mask: Bools, positions: Ints, count: int, window: int) -> None:
+    """Hide what is farther away than ``window``, in place.
+
+    Args:
+        mask: bool [T,C+T], as `fill` wrote it; entry i of the cache holds position i.
+        positions: int64 [T], of the positions fed and of padding.
+        count: how many of them are fed.
+        window: how far to either side a position sees.
+    """
+    cache = mask.shape[1] - mask.shape[0]
+    keys = np.concatenate((np.arange(cache), positions))
+    mask[:count] &= np.abs(positions[:count, None] - keys) <= window
+
+
+def add_shadow(among: Bools, start: int, shadow: tuple[int, int]) -> Bools:
+    """Return who sees whom where the positions of ``shadow`` are fed again behind the others.
+
+    A shadow sees every position but its own, and the other shadows; nobody else sees shadows
+    (WINO, arXiv 2507.18578).
+    """
+    count, extra = len(among), shadow[1] - shadow[0]
+    both = np.zeros((count + extra, count + extra), dtype=bool)
+    both[:count, :count] = among
+    both[count:] = True
+    place = np.arange(extra)
+    both[count + place, shadow[0] - start + place] = False
+    return both

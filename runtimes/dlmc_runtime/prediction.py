@@ -4,78 +4,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.engines.base import Outputs
-from dlmc_runtime.samplers.base import Floats, Ints, Prediction
+from dlmc_runtime.samplers.base import Candidates, Floats, Ints, Prediction, Sampler
 from dlmc_runtime.samplers.config import SamplerConfig
+
+# Dream adds it inside the logarithm of its entropy.
+_DREAM_EPSILON = 1e-10
 
 
 def predict(
-    outputs: Outputs,
-    row: int,
-    count: int,
-    config: SamplerConfig,
-    *,
-    tempered: bool,
-    uniform: NDArray[np.float32],
+    said: Outputs, config: SamplerConfig, sampler: type[Sampler], uniform: NDArray[np.float32]
 ) -> Prediction:
-    """Read the first ``count`` head rows of ``row``.
+    """Read what the head said about the ``n`` positions of a block.
 
     Args:
-        outputs: the head's answer for a batch.
-        row: which row of the batch.
-        count: how many of its head rows are meant.
+        said: of one row: [n], and [n,K] for candidates.
         config: temperature, top-k and top-p of the row.
-        tempered: whether confidence is the probability after temperature and filters.
-        uniform: float32 [count] in [0, 1), the draw of each position.
+        sampler: says whether confidence is the probability after temperature and filters, and
+            what else it needs.
+        uniform: float32 [n] in [0, 1), the draw of each position.
     """
     if config.top_k or config.top_p < 1.0:
-        return _filtered(outputs, row, count, config, tempered=tempered, uniform=uniform)
-    tokens = outputs.sampled_id[row, :count]
-    logits = outputs.sampled_logit[row, :count].astype(np.float64)
-    if tempered and config.temperature:
-        confidence = np.exp(logits / config.temperature - outputs.tempered_logsumexp[row, :count])
+        tokens, confidence, weights = _filtered(said, config, sampler, uniform)
+        margin = -np.diff(weights[:, :2], axis=1)[:, 0] if weights.shape[1] > 1 else confidence
+        entropy = -(weights * np.log(weights + _DREAM_EPSILON)).sum(axis=1)
     else:
-        confidence = np.exp(logits - outputs.logsumexp[row, :count])
-    return Prediction(tokens, confidence)
+        tokens = said.sampled_id
+        logits = said.sampled_logit.astype(np.float64)
+        tempered = sampler.tempered and config.temperature > 0
+        divisor = config.temperature if tempered else 1.0
+        normaliser = said.tempered_logsumexp if tempered else said.logsumexp
+        confidence = np.exp(logits / divisor - normaliser)
+        entropy = said.tempered_entropy if tempered else said.entropy
+        margin = confidence
+        if "margin" in sampler.needs:
+            two = np.exp(said.top_logits[:, :2] / np.float64(divisor) - normaliser[:, None])
+            margin = -np.diff(two, axis=1)[:, 0]
+    return Prediction(
+        tokens,
+        confidence,
+        margin=margin if "margin" in sampler.needs else None,
+        entropy=entropy.astype(np.float64) if "entropy" in sampler.needs else None,
+        candidates=candidates(said) if "candidates" in sampler.needs else None,
+    )
+
+
+def candidates(said: Outputs) -> Candidates:
+    """Return the best tokens of one row's positions."""
+    return Candidates(
+        said.top_ids, said.top_logits.astype(np.float64), said.logsumexp.astype(np.float64)
+    )
 
 
 def _filtered(
-    outputs: Outputs,
-    row: int,
-    count: int,
-    config: SamplerConfig,
-    *,
-    tempered: bool,
-    uniform: NDArray[np.float32],
-) -> Prediction:
-    """Draw among the top-k, then top-p candidates, in the order of SDAR's reference.
+    said: Outputs, config: SamplerConfig, sampler: type[Sampler], uniform: NDArray[np.float32]
+) -> tuple[Ints, Floats, Floats]:
+    """Draw among the candidates that top-k and top-p leave, in the sampler's order of the two.
 
     Without top-k the nucleus is taken from the whole distribution and cut at the candidates the
-    graph keeps.
+    graph keeps. The token that crosses top-p belongs to it.
+
+    Returns:
+        Tokens, confidence, and the probabilities of the candidates, [n,K].
     """
-    temperature = config.temperature or 1.0
-    ids = outputs.top_ids[row, :count]
-    logits = outputs.top_logits[row, :count].astype(np.float64)
-    scaled = logits / temperature
-    if config.top_k:
-        scaled = scaled[:, : config.top_k]
+    logits = said.top_logits.astype(np.float64)
+    scaled = logits / (config.temperature or 1.0)
+    limit = config.top_k or logits.shape[1]
+    if config.top_k and not sampler.nucleus_first:
         weights = np.exp(scaled - scaled[:, :1])
-        probability = weights / weights.sum(axis=1, keepdims=True)
+        weights[:, limit:] = 0.0
+        weights /= weights.sum(axis=1, keepdims=True)
     else:
-        normaliser = outputs.tempered_logsumexp if config.temperature else outputs.logsumexp
-        probability = np.exp(scaled - normaliser[row, :count, None])
-    before = np.cumsum(probability, axis=1) - probability
-    probability = np.where(before < config.top_p, probability, 0.0)
-    probability /= probability.sum(axis=1, keepdims=True)
-    picked = _draw(probability, uniform) if config.temperature else np.zeros(count, np.int64)
+        normaliser = said.tempered_logsumexp if config.temperature else said.logsumexp
+        weights = np.exp(scaled - normaliser[:, None])
+    before = np.cumsum(weights, axis=1) - weights
+    weights = np.where(before < config.top_p, weights, 0.0)
+    weights[:, limit:] = 0.0
+    weights /= weights.sum(axis=1, keepdims=True)
+    count = len(weights)
+    picked = _draw(weights, uniform) if config.temperature else np.zeros(count, np.int64)
     chosen = picked[:, None]
-    tokens: Ints = np.take_along_axis(ids, chosen, 1)[:, 0]
-    if tempered:
-        confidence: Floats = np.take_along_axis(probability, chosen, 1)[:, 0]
-    else:
-        confidence = np.exp(
-            np.take_along_axis(logits, chosen, 1)[:, 0] - outputs.logsumexp[row, :count]
-        )
-    return Prediction(tokens, confidence)
+    tokens: Ints = np.take_along_axis(said.top_ids, chosen, 1)[:, 0]
+    if sampler.tempered:
+        return tokens, np.take_along_axis(weights, chosen, 1)[:, 0], weights
+    own = np.take_along_axis(logits, chosen, 1)[:, 0] - said.logsumexp
+    return tokens, np.exp(own), weights
 
 
 def _draw(probability: Floats, uniform: NDArray[np.float32]) -> Ints:

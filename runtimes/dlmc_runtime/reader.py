@@ -57,6 +57,11 @@ class Reader:
             tokens=tuple(final),
             prompt_tokens=self.row.prompt_length,
             forwards=self.row.forwards,
-            finish_reason="length" if self.row.ending is None else "stop",
+            finish_reason=self._reason(),
             seconds=seconds,
         )
+
+    def _reason(self) -> str:
+        if self.row.forced:
+            return "steps"
+        return "length" if self.row.ending is None else "stop"

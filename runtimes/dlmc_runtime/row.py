@@ -1,16 +1,19 @@
-"""One request in flight: its canvas, and what the next forward must do for it."""
+"""One request in flight: its canvas, what is final of it, and what its sampler decides."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlmc_runtime import samplers
+from dlmc_runtime import regimes, samplers
+from dlmc_runtime.blocks import Blocks
+from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.manifest import Manifest
-from dlmc_runtime.samplers.base import BlockState, Prediction
+from dlmc_runtime.samplers.base import BlockState, Bools, Prediction
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import Ending, StopRule
+from dlmc_runtime.task import Task
 
 
 class Uniforms(Protocol):
@@ -26,14 +29,16 @@ class Request:
     """What one row asks for.
 
     Attributes:
-        prompt: token ids.
+        prompt: token ids; a template where there are ``holes``.
         max_new_tokens: most tokens to generate.
         sampler: the row's sampler.
         seed: seeds every random number of the row.
         stop: what ends the row early.
+        early_exit: stop as soon as the text is known, even inside a block. Without it a block
+            that was begun is denoised to its end, as the reference implementations do.
         keep_cache: finish and commit the last block as well, so that its cache can be reused.
-            The reference implementations always do; without it a row stops as soon as its text
-            is known.
+        holes: spans of the prompt to fill, each from its first position to one past its last;
+            nothing is generated after the prompt then.
     """
 
     prompt: tuple[int, ...]
@@ -41,88 +46,83 @@ class Request:
     sampler: SamplerConfig
     seed: int = 0
     stop: StopRule = field(default_factory=StopRule)
+    early_exit: bool = True
     keep_cache: bool = False
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a row needs from the next forward: positions ``start`` to ``end`` are fed.
-
-    ``prefill`` and ``commit`` store their keys and values; ``denoise`` asks the head about
-    positions ``head_start`` to ``head_end``.
-    """
-
-    kind: Literal["prefill", "denoise", "commit"]
-    start: int
-    end: int
-    head_start: int
-    head_end: int
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 class Row:
-    """The state machine of a request: prefill, then per block denoise until full, then commit."""
+    """The state of a request. What its next forward does is its regime's business.
+
+    Attributes:
+        canvas: int64 [L], prompt and answer; the mask id where nothing is decided.
+        masked: bool [L], which positions are not decided.
+        given: bool [L], which positions were never masked.
+        start, end: the window the sampler decides on.
+        known: everything before it is final.
+        firm: positions from here on may still change although they are not masked.
+        cached: positions committed to the cache.
+        edge: what the last stored position says about the one after it.
+        ending: where the text ends, once that is known.
+        forced: whether a block reached its limit of steps and was finished at once.
+    """
 
     def __init__(
         self, request: Request, manifest: Manifest, uniforms: Uniforms | None = None
     ) -> None:
-        self.request = request
-        self.regime = manifest.attention.regime
-        self.cached_regime = self.regime != "full"
+        self.request, self.attention = request, manifest.attention
+        self.shift, self.mask_id = manifest.shift, manifest.tokens.mask
         self.sampler = samplers.build(request.sampler)
         self.uniforms = np.random.default_rng(request.seed) if uniforms is None else uniforms
-        self.block_length = request.sampler.block_length or manifest.attention.block_length
         self.prompt_length = len(request.prompt)
-        self.answer_end = self.prompt_length + request.max_new_tokens
-        length = self.answer_end
-        if self.cached_regime:
-            length = -(-length // self.block_length) * self.block_length
-        self.canvas = np.full(length, manifest.tokens.mask, np.int64)
+        holes = request.holes
+        self.answer_start = 0 if holes else self.prompt_length
+        self.answer_end = self.prompt_length + (0 if holes else request.max_new_tokens)
+        block = request.sampler.block_length or self.attention.block_length
+        start = 0 if holes else self.prompt_length
+        self.blocks = Blocks.of(self.attention, block, start, self.answer_end)
+        length = self.blocks.end
+        self.canvas = np.full(length, self.mask_id, np.int64)
         self.canvas[: self.prompt_length] = request.prompt
-        self.masked = np.ones(length, np.bool_)
-        self.masked[: self.prompt_length] = False
-        self.cached = 0
-        self.forwards = 0
-        self.known = self.prompt_length  # everything before it is final
+        self.masked = np.arange(length) >= self.prompt_length
+        for begin, end in holes:
+            self.masked[begin:end] = True
+            self.canvas[begin:end] = self.mask_id
+        self.given = ~self.masked
+        self.cached = self.forwards = 0
+        self.known, self.firm = self.answer_start, length
+        self.edge: Outputs | None = None
         self.ending: Ending | None = None
-        self.finished = False
-        blocks = self.prompt_length // self.block_length
-        self.prefix_end = blocks * self.block_length if self.cached_regime else 0
-        self._enter(self.prefix_end if self.cached_regime else self.prompt_length)
+        self.finished = self.forced = False
+        self.start = self.end = self.step = self.masks = 0
+        self.regime = regimes.choose(self)
+        self.regime.begin()
 
-    def _enter(self, start: int) -> None:
-        self.start, self.end = start, min(start + self.block_length, len(self.canvas))
-        self.step = 0
-        self.masks = int(self.masked[start : self.end].sum())
-
-    @property
-    def cache_needed(self) -> int:
-        """Positions this row will have committed when its last block is denoised."""
-        if not self.cached_regime:
-            return 0
-        return len(self.canvas) - (0 if self.request.keep_cache else self.block_length)
+    def enter(self, start: int, end: int) -> None:
+        """Let the sampler decide on positions ``start`` to ``end`` from now on."""
+        self.start, self.end, self.step = start, end, 0
+        self.masks = int(self.masked[start:end].sum())
+        if self.sampler.revises:
+            self.firm = start
 
     @property
-    def block_needed(self) -> int:
-        """Positions a denoising forward of this row feeds."""
-        return self.block_length if self.cached_regime else len(self.canvas)
+    def open(self) -> bool:
+        """Whether the window holds masks."""
+        return bool(self.masked[self.start : self.end].any())
 
     @property
-    def head_needed(self) -> int:
-        """Positions that a denoising forward of this row asks the head about."""
-        if self.cached_regime:
-            return self.block_length
-        return min(self.block_length, self.request.max_new_tokens)
+    def slots(self) -> int:
+        """Rows of the engine's batch that this takes: two where it is guided."""
+        return 2 if self.request.sampler.guidance else 1
 
     def task(self, chunk: int) -> Task:
         """Return what the next forward must do; a prefill feeds at most ``chunk`` positions."""
-        if self.cached < self.prefix_end:
-            whole = max(chunk // self.block_length, 1) * self.block_length
-            end = min(self.cached + whole, self.prefix_end)
-            return Task("prefill", self.cached, end, end - 1, end)
-        if not self.masked[self.start : self.end].any():
-            return Task("commit", self.start, self.end, self.start, self.end)
-        begin, end = (self.start, self.end) if self.cached_regime else (0, len(self.canvas))
-        return Task("denoise", begin, end, self.start, self.end)
+        return self.regime.task(chunk)
+
+    def unguided(self) -> NDArray[np.int64]:
+        """Return the canvas without what the prompt says: the other row of a guided pair."""
+        kept = np.isin(self.canvas, self.request.sampler.guidance_keep)
+        return np.where(self.given & ~kept, self.mask_id, self.canvas)
 
     def draw(self, count: int) -> NDArray[np.float32]:
         """Return float32 [count] uniform numbers for the head."""
@@ -130,48 +130,69 @@ class Row:
         below_one = np.nextafter(np.float32(1), np.float32(0))
         return np.minimum(self.uniforms.random(count).astype(np.float32), below_one)
 
-    def stored(self, task: Task) -> None:
-        """Take note that a prefill or commit has been written to the cache."""
-        self.forwards += 1
-        self.cached = task.end
-        if task.kind == "commit":
-            self._next_block()
-
-    def denoised(self, prediction: Prediction) -> None:
-        """Fix the positions the sampler chooses and move on where the block is full."""
-        self.forwards += 1
+    def state(self) -> BlockState:
+        """Return where the window stands."""
         window = slice(self.start, self.end)
-        state = BlockState(self.masked[window].copy(), self.step, self.masks)
-        chosen = self.sampler.select(prediction, state)
+        masked, tokens = self.masked[window].copy(), self.canvas[window].copy()
+        return BlockState(masked, self.step, self.masks, tokens, self.given[window])
+
+    def done(self, task: Task, prediction: Prediction, said: Outputs) -> None:
+        """Take note of a forward.
+
+        Args:
+            task: what it was for.
+            prediction: of the positions that were read.
+            said: the head's outputs for them.
+        """
+        self.forwards += 1
+        self.regime.done(task, prediction, said)
+
+    def decide(self, prediction: Prediction) -> None:
+        """Fix the positions of the window that the sampler chooses."""
+        block = self.state()
+        prediction = self.sampler.adjust(prediction, block)
+        chosen = self.sampler.select(prediction, block)
+        reopened = self.sampler.reopen(prediction, block, chosen)
+        steps = self.request.sampler.steps
+        if steps is not None and self.step + 1 >= steps:
+            rest = block.masked & ~chosen
+            self.forced |= bool(rest.any())
+            chosen, reopened = chosen | rest, reopened & False
+        self.fix(chosen, prediction, reopened)
+
+    def fix(self, chosen: Bools, prediction: Prediction, reopened: Bools | None = None) -> None:
+        """Fix positions of the window, and make others masks again."""
+        window = slice(self.start, self.end)
         self.canvas[window][chosen] = prediction.tokens[chosen]
         self.masked[window][chosen] = False
+        if reopened is not None and self.sampler.revises:
+            self.canvas[window][reopened] = self.mask_id
+            self.masked[window][reopened] = True
         self.step += 1
-        self._look_for_end()
-        if self.finished or self.masked[window].any():
-            return
-        if not self.cached_regime:
-            self._next_block()
 
-    def _look_for_end(self) -> None:
+    def plant(self, position: int, token: int) -> None:
+        """Fix one position, unless it is decided or beyond the canvas."""
+        if position < len(self.canvas) and self.masked[position]:
+            self.canvas[position], self.masked[position] = token, False
+
+    def look_for_end(self) -> None:
         """Extend the final prefix, and end the row where a stop rule or its length says so."""
-        open_positions = np.flatnonzero(self.masked[self.known :])
-        known = self.known + int(open_positions[0]) if len(open_positions) else len(self.canvas)
-        if known == self.known:
+        open_positions = np.flatnonzero(self.masked[self.known : self.firm])
+        known = self.known + int(open_positions[0]) if len(open_positions) else self.firm
+        if known <= self.known:
             return
         self.known = known
         if self.ending is None:
             self.ending = self.request.stop.find(self.answer())
-        done = self.ending is not None or known >= self.answer_end
-        if done and not self.request.keep_cache:
+        if self.settled and self.request.early_exit and not self.request.keep_cache:
             self.finished = True
 
-    def _next_block(self) -> None:
-        if self.end >= self.answer_end or self.ending is not None:
-            self.finished = True
-        else:
-            self._enter(self.end)
+    @property
+    def settled(self) -> bool:
+        """Whether the text is known to its end."""
+        return self.ending is not None or self.known >= self.answer_end
 
     def answer(self) -> list[int]:
         """Return the generated ids that are final, stop ids included, at most max_new_tokens."""
-        ids: list[int] = self.canvas[self.prompt_length : min(self.known, self.answer_end)].tolist()
+        ids: list[int] = self.canvas[self.answer_start : min(self.known, self.answer_end)].tolist()
         return ids

@@ -37,6 +37,23 @@ class Outputs:
     sampled_id: NDArray[np.int64]
     sampled_logit: NDArray[np.float32]
 
+    def row(self, index: int, start: int, end: int) -> "Outputs":
+        """Return what was said about head rows ``start`` to ``end`` of one row: [n] and [n,K]."""
+        return Outputs(*(getattr(self, name)[index, start:end] for name in OUTPUTS))
+
+    def led_by(self, first: "Outputs") -> "Outputs":
+        """Return a copy of one row's outputs in which those of ``first`` stand at the front."""
+        return Outputs(
+            *(
+                np.concatenate((getattr(first, name), getattr(self, name)[len(first.logsumexp) :]))
+                for name in OUTPUTS
+            )
+        )
+
+    def copy(self) -> "Outputs":
+        """Return a copy, which stays as it is when the engine runs again."""
+        return Outputs(*(getattr(self, name).copy() for name in OUTPUTS))
+
 
 Allocate = Callable[[str, tuple[int, ...], type[np.generic]], NDArray[Any]]
 """Returns a zeroed array for the graph input of a name, with this shape and type."""

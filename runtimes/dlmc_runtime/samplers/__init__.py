@@ -10,23 +10,37 @@ if TYPE_CHECKING:
 SAMPLERS: dict[str, tuple[str, str]] = {
     "low_confidence": ("low_confidence", "LowConfidence"),
     "random": ("random", "Random"),
+    "origin": ("dream", "Origin"),
+    "maskgit_plus": ("dream", "MaskgitPlus"),
+    "topk_margin": ("dream", "TopkMargin"),
+    "entropy": ("dream", "Entropy"),
+    "confidence_threshold": ("dream", "ConfidenceThreshold"),
     "low_confidence_static": ("sdar", "LowConfidenceStatic"),
     "low_confidence_dynamic": ("sdar", "LowConfidenceDynamic"),
     "sequential": ("sdar", "Sequential"),
+    "entropy_bounded": ("entropy_bounded", "EntropyBounded"),
+    "klass": ("klass", "Klass"),
+    "credit": ("credit", "Credit"),
+    "hierarchy": ("hierarchy", "Hierarchy"),
+    "remdm": ("remdm", "Remdm"),
+    "dus": ("dus", "Dus"),
+    "wino": ("wino", "Wino"),
+    "fixed": ("nemotron", "Fixed"),
+    "confidence_threshold_ref": ("nemotron", "Reference"),
+    "confidence_threshold_bound": ("nemotron", "Bound"),
+    "cumulative_error": ("nemotron", "CumulativeError"),
+    "autoregressive": ("speculation", "Autoregressive"),
+    "linear_speculation": ("speculation", "LinearSpeculation"),
 }
 
-# Options of `SamplerConfig` that only some samplers heed.
-HEEDED: dict[str, frozenset[str]] = {
-    "low_confidence": frozenset({"threshold", "factor"}),
-    "random": frozenset(),
-    "low_confidence_static": frozenset(),
-    "low_confidence_dynamic": frozenset({"threshold"}),
-    "sequential": frozenset(),
-}
+
+def find(name: str) -> "type[Sampler]":
+    """Return the class of a sampler in the table."""
+    module, attribute = SAMPLERS[name]
+    found: type[Sampler] = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return found
 
 
 def build(config: "SamplerConfig") -> "Sampler":
     """Return the sampler a configuration names."""
-    module, attribute = SAMPLERS[config.name]
-    sampler: Sampler = getattr(import_module(f"{__name__}.{module}"), attribute)(config)
-    return sampler
+    return find(config.name)(config)

@@ -14,17 +14,47 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """The best tokens of each position, and what their probabilities are made of.
+
+    Attributes:
+        ids: int64 [n,K], best first.
+        logits: float64 [n,K], before temperature.
+        logsumexp: float64 [n], of all logits.
+    """
+
+    ids: Ints
+    logits: Floats
+    logsumexp: Floats
+
+    @property
+    def logprobs(self) -> Floats:
+        """Log-probabilities before temperature, float64 [n,K]."""
+        return self.logits - self.logsumexp[:, None]
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One row's answer for the ``n`` positions of its block.
+
+    The last five are there only for samplers whose ``needs`` name them.
 
     Attributes:
         tokens: int64 [n], the token each position would take.
         confidence: float64 [n], the probability of that token.
-        noise: float64 [n] uniform numbers, for samplers that ask for them.
+        margin: float64 [n], how much more probable the best token is than the second.
+        entropy: float64 [n], in nats.
+        candidates: the best tokens and their logits.
+        shadow: `Candidates` of the positions fed a second time.
+        noise: float64 [n] uniform numbers in [0, 1).
     """
 
     tokens: Ints
     confidence: Floats
+    margin: Floats | None = None
+    entropy: Floats | None = None
+    candidates: Candidates | None = None
+    shadow: Candidates | None = None
     noise: Floats | None = None
 
 
@@ -36,35 +66,69 @@ class BlockState:
         masked: bool [n], the positions still to be fixed.
         step: denoising forwards this block has had before this one.
         masks: how many positions were masked when the block was entered.
+        tokens: int64 [n], what the positions hold.
+        given: bool [n], positions that were never masked.
     """
 
     masked: Bools
     step: int
     masks: int
+    tokens: Ints | None = None
+    given: Bools | None = None
 
 
 class Sampler:
-    """Chooses, after a forward, which masked positions to commit.
+    """Chooses, after a forward, which masked positions to commit. One object serves one row.
 
-    Class attributes say what the loop must provide: ``tempered`` whether confidence is taken
-    after temperature (Dream, SDAR) or before it (LLaDA); ``noisy`` whether `Prediction.noise`
-    is drawn.
+    Attributes:
+        tempered: whether confidence is taken after temperature and filters (Dream, SDAR) or
+            before temperature (LLaDA).
+        nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
+        revises: whether it may reopen positions it has committed in the same block.
+        needs: which of `Prediction`'s optional parts it asks for.
+        heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
     """
 
     tempered: ClassVar[bool] = False
-    noisy: ClassVar[bool] = False
+    nucleus_first: ClassVar[bool] = False
+    revises: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps"})
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
+
+    @classmethod
+    def asks_for(cls, config: SamplerConfig) -> frozenset[str]:
+        """Return which of `Prediction`'s optional parts it needs with these options."""
+        del config
+        return cls.needs
+
+    def adjust(self, prediction: Prediction, block: BlockState) -> Prediction:
+        """Return the prediction to go by, where it is not the model's own."""
+        del block
+        return prediction
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return bool [n]: the positions to commit, a subset of ``block.masked``."""
         raise NotImplementedError
 
+    def idle(self, block: BlockState) -> bool:
+        """Return whether this step commits nothing, whatever the model says."""
+        del block
+        return False
 
-def quota(total: int, steps: int, step: int) -> int:
-    """Spread ``total`` commits over ``steps``: the first ``total % steps`` get one more."""
-    return total // steps + (step < total % steps) if step < steps else total
+    def reopen(self, prediction: Prediction, block: BlockState, chosen: Bools) -> Bools:
+        """Return bool [n]: positions committed before that become masks again."""
+        del prediction, block
+        return np.zeros_like(chosen)
+
+
+def needed(part: Floats | None) -> Floats:
+    """Return a part of a prediction that the sampler's ``needs`` asked for."""
+    if part is None:
+        raise ValueError("the prediction lacks a part that the sampler needs")
+    return part
 
 
 def best(scores: Floats, masked: Bools, count: int) -> Bools:
@@ -72,4 +136,17 @@ def best(scores: Floats, masked: Bools, count: int) -> Bools:
     order = np.argsort(np.where(masked, -scores, np.inf), kind="stable")
     chosen = np.zeros_like(masked)
     chosen[order[: min(count, int(masked.sum()))]] = True
+    return chosen
+
+
+def ranked(scores: Floats, masked: Bools) -> Ints:
+    """Return the masked positions, best score first, the lowest position at ties."""
+    order = np.argsort(np.where(masked, -scores, np.inf), kind="stable")
+    return order[: int(masked.sum())]
+
+
+def marked(like: Bools, positions: Ints) -> Bools:
+    """Return bool [n], true at ``positions``."""
+    chosen = np.zeros_like(like)
+    chosen[positions] = True
     return chosen

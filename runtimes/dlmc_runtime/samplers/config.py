@@ -15,7 +15,8 @@ class SamplerConfig:
     Attributes:
         name: a registered sampler, see `dlmc_runtime.samplers.SAMPLERS`.
         steps: forwards per block; None means one per position of the block. (LLaDA's own
-            ``steps`` counts the forwards of all blocks together.)
+            ``steps`` counts the forwards of all blocks together.) A block that still has masks
+            after so many is finished by the last of them.
         threshold: commit every position at least this sure; None for a fixed number of steps.
         factor: Fast-dLLM's bound on parallel commits (arXiv 2505.22618); excludes ``threshold``.
         temperature: 0 takes the best token, otherwise tokens are drawn.
@@ -23,8 +24,26 @@ class SamplerConfig:
         top_p: draw among the best tokens that hold this much probability.
         block_length: positions denoised together; None means the bundle's own. Only families
             that see the whole sequence may change it.
+        sub_block_length: positions of a block that are filled before the next ones (Fast-dLLM
+            v2); None means the whole block.
+        cache: for families that see the whole sequence, ``none`` recomputes everything,
+            ``prefix`` and ``dual`` are Fast-dLLM's approximations; ``dual`` is also the sub-block
+            cache of Fast-dLLM v2. None means what is exact.
+        schedule: how steps share the positions of a block: ``uniform`` (LLaDA), ``linear`` or
+            ``cosine`` (the reverse process of MDLM), ``dream``. None means the sampler's own.
+        eps: where Dream's time ends.
+        alg_temp: above 0, Dream's samplers draw positions instead of taking the best.
         defer_ids: predictions of these ids are committed last (LLaDA's
-            ``confidence_eos_eot_inf``).
+            ``confidence_eos_eot_inf``, dllm's ``begin_suppress_tokens``).
+        guidance: scale of classifier-free guidance; 0 turns it off.
+        guidance_keep: ids that the unguided row keeps; it has masks for the rest of the prompt.
+        most: most positions a step commits; None for no limit.
+        gamma: entropy, in nats, that the entropy-bounded sampler spends in a step.
+        kl_threshold: how little a distribution may move between steps to count as stable (KLASS).
+        low_threshold: confidence below which hierarchical decoding leaves a run of masks alone.
+        min_threshold: confidence that the positional bound of Nemotron's sampler asks at least.
+        revoke_threshold: WINO makes a committed token a mask again below this probability.
+        eta: largest probability with which ReMDM makes a committed token a mask again.
     """
 
     name: str = "low_confidence"
@@ -35,7 +54,21 @@ class SamplerConfig:
     top_k: int = 0
     top_p: float = 1.0
     block_length: int | None = None
+    sub_block_length: int | None = None
+    cache: str | None = None
+    schedule: str | None = None
+    eps: float = 1e-3
+    alg_temp: float | None = None
     defer_ids: tuple[int, ...] = ()
+    guidance: float = 0.0
+    guidance_keep: tuple[int, ...] = ()
+    most: int | None = None
+    gamma: float | None = None
+    kl_threshold: float | None = None
+    low_threshold: float | None = None
+    min_threshold: float | None = None
+    revoke_threshold: float | None = None
+    eta: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -74,17 +107,59 @@ def _real(value: Any) -> bool:
 # Between these temperatures float32 neither rounds confidences away nor draws suppressed tokens.
 _COLDEST, _HOTTEST = 1e-3, 1e3
 
+_CACHES = ("none", "prefix", "dual")
+_SCHEDULES = ("uniform", "linear", "cosine", "dream")
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_whole(v) and v >= 0 for v in value)
+
+
+def _share(value: Any) -> bool:
+    return _real(value) and 0 < value <= 1
+
+
+def _at_least(least: int) -> Callable[[Any], bool]:
+    return lambda value: _whole(value) and value >= least
+
+
+def _not_negative(value: Any) -> bool:
+    return _real(value) and value >= 0
+
+
+def _one_of(names: tuple[str, ...]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in names
+
+
+_SHARE = "above 0 and at most 1"
+_COUNT = "a whole number of at least 1"
+_AMOUNT = "a number of at least 0"
+
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("steps", lambda v: _whole(v) and v >= 1, "a whole number of at least 1"),
-    ("threshold", lambda v: _real(v) and 0 < v <= 1, "above 0 and at most 1"),
-    ("factor", lambda v: _real(v) and v >= 0, "a number of at least 0"),
+    ("steps", _at_least(1), _COUNT),
+    ("threshold", _share, _SHARE),
+    ("factor", _not_negative, _AMOUNT),
     (
         "temperature",
         lambda v: _real(v) and (v == 0 or _COLDEST <= v <= _HOTTEST),
         f"0, or {_COLDEST:g} to {_HOTTEST:g}",
     ),
-    ("top_k", lambda v: _whole(v) and v >= 0, "a whole number of at least 0"),
-    ("top_p", lambda v: _real(v) and 0 < v <= 1, "above 0 and at most 1"),
-    ("block_length", lambda v: _whole(v) and v >= 1, "a whole number of at least 1"),
-    ("defer_ids", lambda v: isinstance(v, tuple) and all(map(_whole, v)), "a tuple of token ids"),
+    ("top_k", _at_least(0), "a whole number of at least 0"),
+    ("top_p", _share, _SHARE),
+    ("block_length", _at_least(1), _COUNT),
+    ("sub_block_length", _at_least(1), _COUNT),
+    ("cache", _one_of(_CACHES), f"one of {', '.join(_CACHES)}"),
+    ("schedule", _one_of(_SCHEDULES), f"one of {', '.join(_SCHEDULES)}"),
+    ("eps", lambda v: _real(v) and 0 < v < 1, "above 0 and below 1"),
+    ("alg_temp", _not_negative, _AMOUNT),
+    ("defer_ids", _ids, "a tuple of token ids"),
+    ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),
+    ("guidance_keep", _ids, "a tuple of token ids"),
+    ("most", _at_least(1), _COUNT),
+    ("gamma", _not_negative, _AMOUNT),
+    ("kl_threshold", _not_negative, _AMOUNT),
+    ("low_threshold", _share, _SHARE),
+    ("min_threshold", _share, _SHARE),
+    ("revoke_threshold", _share, _SHARE),
+    ("eta", _share, _SHARE),
 )

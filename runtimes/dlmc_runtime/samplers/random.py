@@ -2,17 +2,16 @@
 
 from typing import ClassVar
 
-from dlmc_runtime.samplers.base import Floats, Prediction
-from dlmc_runtime.samplers.low_confidence import LowConfidence
+from dlmc_runtime.samplers.base import Floats, Prediction, needed
+from dlmc_runtime.samplers.ranked import Ranked
 
 
-class Random(LowConfidence):
+class Random(Ranked):
     """Commit masked positions in random order (``remasking="random"`` of ML-GSAI/LLaDA)."""
 
-    noisy: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"noise"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "schedule", "eps"})
 
     def scores(self, prediction: Prediction) -> Floats:
         """Return the row's own uniform numbers, whatever the model is sure of."""
-        if prediction.noise is None:
-            raise ValueError("the random sampler needs one uniform number a position")
-        return prediction.noise
+        return needed(prediction.noise)

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, best, quota
+from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, best
+from dlmc_runtime.samplers.schedules import quota
 
 DEFAULT_THRESHOLD = 0.85
 
@@ -32,6 +33,8 @@ class LowConfidenceStatic(Sampler):
 
 class LowConfidenceDynamic(LowConfidenceStatic):
     """Commit all positions surer than the threshold, at least as many as the schedule says."""
+
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold"})
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""

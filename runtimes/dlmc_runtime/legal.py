@@ -1,0 +1,140 @@
+"""Which samplers, caches and options go with which bundle."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from dlmc_runtime import samplers
+from dlmc_runtime.errors import RequestError, UsageError
+from dlmc_runtime.manifest import Manifest, Regime
+from dlmc_runtime.samplers.config import SamplerConfig
+
+# Options that every sampler heeds.
+COMMON = frozenset(
+    {
+        "name",
+        "temperature",
+        "top_k",
+        "top_p",
+        "block_length",
+        "sub_block_length",
+        "cache",
+        "guidance",
+        "guidance_keep",
+    }
+)
+
+CACHES: dict[Regime, tuple[str, ...]] = {
+    "full": ("none", "prefix", "dual"),
+    "block": ("dual",),
+    "context": (),
+}
+"""The caches that can be asked for by name, besides the exact ones that need no name."""
+
+_EVERYWHERE: tuple[Regime, ...] = ("full", "block", "context")
+_REGIMES: dict[str, tuple[Regime, ...]] = {
+    "wino": ("full",),
+    "autoregressive": ("context",),
+    "linear_speculation": ("context",),
+}
+
+
+def regimes_of(sampler: str) -> tuple[Regime, ...]:
+    """Return the attention regimes that a sampler goes with."""
+    return _REGIMES.get(sampler, _EVERYWHERE)
+
+
+def samplers_of(regime: Regime) -> list[str]:
+    """Return the samplers that go with an attention regime."""
+    return [name for name in samplers.SAMPLERS if regime in regimes_of(name)]
+
+
+def check(config: SamplerConfig, manifest: Manifest) -> None:
+    """Refuse what a sampler, or a bundle's head and attention, cannot do.
+
+    Raises:
+        UsageError: the sampler does not heed an option that is given.
+        RequestError: the bundle cannot do it; the hint says what it can.
+    """
+    _check_heeded(config)
+    for problem, hint in (
+        *_about_attention(config, manifest),
+        *_about_head(config, manifest),
+        *_about_pairs(config, manifest),
+    ):
+        raise RequestError(problem, hint)
+
+
+def _check_heeded(config: SamplerConfig) -> None:
+    heeds = samplers.find(config.name).heeds
+    for field in fields(config):
+        if field.name in COMMON | heeds or getattr(config, field.name) == field.default:
+            continue
+        known = f"it heeds {', '.join(sorted(heeds))}" if heeds else "it has no options"
+        raise UsageError(f"the sampler {config.name} takes no {field.name}", known)
+
+
+def _about_attention(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    own, family = manifest.attention, manifest.family
+    if own.regime not in regimes_of(config.name):
+        legal = ", ".join(samplers_of(own.regime))
+        yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
+    if config.cache is not None and config.cache not in CACHES[own.regime]:
+        legal = " or ".join(CACHES[own.regime])
+        hint = f"ask for {legal}, or for none by name" if legal else "leave it out: its cache is exact"
+        yield f"{family} has no cache {config.cache!r}", hint
+    if config.block_length not in (None, own.block_length) and own.regime == "block":
+        yield (
+            f"block_length {config.block_length} differs from the model's {own.block_length}",
+            "export with --block-length for a checkpoint trained that way",
+        )
+    if config.block_length is not None and config.block_length > own.block_length:
+        if own.regime == "context":
+            yield (
+                f"block_length {config.block_length} exceeds the model's {own.block_length}",
+                "ask for less, or export with --block-length",
+            )
+    if config.sub_block_length is not None and own.regime == "full":
+        yield f"{family} has no sub-blocks", "give block_length instead"
+    if config.cache == "dual" and own.regime == "block" and config.sub_block_length is None:
+        yield (
+            f"the cache dual of {family} is for sub-blocks",
+            "give sub_block_length as well, or leave it out: the cache of whole blocks is exact",
+        )
+
+
+def _about_head(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    kept = manifest.head.candidates
+    if config.top_k > kept:
+        yield (
+            f"top_k {config.top_k} needs more candidates than the {kept} the graph keeps",
+            f"ask for at most {kept}, or export with --candidates {config.top_k}",
+        )
+    if "margin" in samplers.find(config.name).needs and kept < 2:
+        yield (
+            f"the sampler {config.name} needs two candidates, the graph keeps {kept}",
+            "export with --candidates 2 or more",
+        )
+    if config.guidance and manifest.head.variant != "guided":
+        yield (
+            "the bundle has no head for classifier-free guidance",
+            "export with --guided, or leave guidance out",
+        )
+
+
+def _about_pairs(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield what two options rule out together."""
+    del manifest
+    speculative = config.name in ("autoregressive", "linear_speculation")
+    if config.guidance and (speculative or config.name == "wino"):
+        yield f"the sampler {config.name} cannot be guided", "leave guidance out"
+    if config.name == "linear_speculation" and config.temperature:
+        yield (
+            "linear_speculation checks its drafts at temperature 0 only",
+            "leave temperature out, or use autoregressive",
+        )
+    if config.name == "wino" and config.cache not in (None, "none"):
+        yield "wino feeds the whole canvas at every step", "leave the cache out"
+    if config.name == "credit" and (config.temperature or config.top_k or config.top_p < 1):
+        yield "credit decoding takes the best token", "leave temperature, top_k and top_p out"
+    if speculative and config.sub_block_length is not None:
+        yield f"the sampler {config.name} has no sub-blocks", "leave sub_block_length out"

@@ -1,0 +1,23 @@
+"""What a row's forwards are: one file for each way of going through a sequence."""
+
+from typing import TYPE_CHECKING
+
+from dlmc_runtime.regimes.base import Regime
+from dlmc_runtime.regimes.exact import Exact
+from dlmc_runtime.regimes.speculative import Speculative
+from dlmc_runtime.regimes.whole import Shadowed, Whole
+
+if TYPE_CHECKING:
+    from dlmc_runtime.row import Row
+
+_BY_SAMPLER: dict[str, type[Regime]] = {
+    "wino": Shadowed,
+    "autoregressive": Speculative,
+    "linear_speculation": Speculative,
+}
+
+
+def choose(row: "Row") -> Regime:
+    """Return the regime of a row: its sampler's own, or else that of its model."""
+    usual = Whole if row.attention.regime == "full" else Exact
+    return _BY_SAMPLER.get(row.request.sampler.name, usual)(row)

@@ -1,0 +1,57 @@
+"""Credit decoding (dInfer, ``parallel_strategy.py``): a prediction that persists gains weight."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from dlmc_runtime.samplers.base import BlockState, Prediction
+from dlmc_runtime.samplers.ranked import Ranked
+
+DECAY, POWER, WEIGHT, DEFAULT_THRESHOLD = 0.8, 0.2, 0.7, 0.9
+
+
+class Credit(Ranked):
+    """Add to the logits what tokens have earned by being predicted before, then use a threshold.
+
+    At each step all credit decays, the best token of every masked position earns its probability
+    to the power of `POWER`, and `WEIGHT` * log(1 + credit) is added to its logit. A token that is
+    no candidate of the position in a step has no use of its credit in that step.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "defer_ids"})
+
+    def adjust(self, prediction: Prediction, block: BlockState) -> Prediction:
+        """Return the prediction with credit, at temperature 0."""
+        found = prediction.candidates
+        if found is None:
+            raise ValueError("credit decoding needs candidates")
+        if block.step == 0:
+            self._credit: list[dict[int, float]] = [{} for _ in block.masked]
+        self._earn(found.ids[:, 0], np.exp(found.logprobs[:, 0]), block.masked)
+        held = [
+            [credit.get(token, 0.0) for token in ids]
+            for credit, ids in zip(self._credit, found.ids.tolist(), strict=True)
+        ]
+        raised = found.logprobs + WEIGHT * np.log1p(np.array(held))
+        # What the candidates gain is all that changes in the sum over the vocabulary.
+        total = 1.0 + (np.exp(raised) - np.exp(found.logprobs)).sum(1)
+        place = raised.argmax(1)[:, None]
+        tokens = np.take_along_axis(found.ids, place, 1)[:, 0]
+        confidence = np.exp(np.take_along_axis(raised, place, 1)[:, 0]) / total
+        return replace(prediction, tokens=tokens, confidence=confidence)
+
+    def _earn(self, best: "np.ndarray", probability: "np.ndarray", masked: "np.ndarray") -> None:
+        for position in np.flatnonzero(masked):
+            credit = self._credit[position]
+            for token in credit:
+                credit[token] *= DECAY
+            earned = float(probability[position]) ** POWER
+            token = int(best[position])
+            credit[token] = credit.get(token, 0.0) + earned
+
+    def idle(self, block: BlockState) -> bool:
+        """Return False: every step earns credit."""
+        del block
+        return False

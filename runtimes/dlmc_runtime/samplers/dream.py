@@ -1,0 +1,128 @@
+"""Dream's orders and schedule (DreamLM/Dream ``generation_utils.py``, arXiv 2508.15487).
+
+Scores are taken after temperature, then top-p, then top-k. A schedule of `steps` over the whole
+answer says how many positions each step commits.
+
+Fast-dLLM's copy of this code ranks by entropy whatever order it is asked for once it decodes in
+blocks, and loses the last step of a block where there is one step a block; here every order works
+in blocks, and the last step commits all that is left.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from dlmc_runtime.samplers import schedules
+from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Prediction, best, needed
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.samplers.ranked import Ranked
+
+_HEEDED = frozenset({"steps", "threshold", "factor", "schedule", "eps", "alg_temp", "defer_ids"})
+
+
+class MaskgitPlus(Ranked):
+    """Commit the most probable predictions first (MaskGIT, arXiv 2202.04200).
+
+    With ``alg_temp`` above 0 positions are drawn without replacement, in proportion to
+    exp(score / alg_temp), instead of taken in order.
+    """
+
+    tempered: ClassVar[bool] = True
+    nucleus_first: ClassVar[bool] = True
+    schedule: ClassVar[schedules.Schedule] = "dream"
+    heeds: ClassVar[frozenset[str]] = _HEEDED
+
+    @classmethod
+    def asks_for(cls, config: SamplerConfig) -> frozenset[str]:
+        """Return what it needs: noise as well where positions are drawn."""
+        return cls.needs | ({"noise"} if config.alg_temp else frozenset())
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        if not self.config.alg_temp or self.config.threshold is not None:
+            return super().select(prediction, block)
+        # The largest of score + Gumbel noise are such a draw (arXiv 1903.06059).
+        uniform = np.clip(needed(prediction.noise), np.finfo(float).tiny, None)
+        scores = self._deferred(self.scores(prediction), prediction) / self.config.alg_temp
+        return best(scores - np.log(-np.log(uniform)), block.masked, self.count(block))
+
+
+class TopkMargin(MaskgitPlus):
+    """Commit first where the best token is farthest ahead of the second."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"margin"})
+
+    def scores(self, prediction: Prediction) -> Floats:
+        """Return the margins, float64 [n]."""
+        return needed(prediction.margin)
+
+
+class Entropy(MaskgitPlus):
+    """Commit first where the distribution has the least entropy.
+
+    A ``threshold`` bounds confidence, as in Fast-dLLM, not entropy.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
+
+    def scores(self, prediction: Prediction) -> Floats:
+        """Return minus the entropies, float64 [n]."""
+        return -needed(prediction.entropy)
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        if self.config.threshold is not None:
+            sure = block.masked & (prediction.confidence >= self.config.threshold)
+            return sure | best(prediction.confidence, block.masked, 1)
+        return super().select(prediction, block)
+
+
+class Origin(MaskgitPlus):
+    """Commit every position with the probability that the reverse process gives it."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"noise"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "eps"})
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        steps = self.config.steps or len(block.masked)
+        if block.step + 1 >= steps:
+            return block.masked.copy()
+        times = schedules.dream_times(steps, self.config.eps)
+        moves = 1.0 - times[block.step + 1] / times[block.step]
+        return block.masked & (needed(prediction.noise) < moves)
+
+    def idle(self, block: BlockState) -> bool:
+        """Return False: how many positions move is chance."""
+        del block
+        return False
+
+
+class ConfidenceThreshold(MaskgitPlus):
+    """Fast-dLLM's threshold with a quota, for whole answers (``alg="confidence_threshold"``).
+
+    Every step considers as many of the best as its share of the masks, and as many more as the
+    step before left undone; of these it commits the best one and all at least ``threshold`` sure.
+    """
+
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "defer_ids"})
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        if block.step == 0:
+            self._left = 0
+        scores = self._deferred(self.scores(prediction), prediction)
+        share = block.masks // (self.config.steps or block.masks or 1)
+        wanted = min(max(share, 1) + self._left, int(block.masked.sum()))
+        considered = best(scores, block.masked, wanted)
+        threshold = 0.0 if self.config.threshold is None else self.config.threshold
+        chosen = considered & (scores >= threshold) | best(scores, block.masked, 1)
+        self._left = wanted - int(chosen.sum())
+        return chosen
+
+    def idle(self, block: BlockState) -> bool:
+        """Return False: the best one is always committed."""
+        del block
+        return False
+
+

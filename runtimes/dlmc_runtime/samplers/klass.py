@@ -1,0 +1,80 @@
+"""KLASS: stable predictions are safe to commit (arXiv 2511.05664)."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    Bools,
+    Candidates,
+    Floats,
+    Ints,
+    Prediction,
+    best,
+)
+from dlmc_runtime.samplers.ranked import Ranked
+
+DEFAULT_THRESHOLD, DEFAULT_KL, HISTORY = 0.9, 0.01, 2
+
+
+class Klass(Ranked):
+    """Commit what is sure and has not moved for `HISTORY` steps, else what the schedule says.
+
+    The divergence between a position's distributions in successive steps is taken over the
+    candidates that both steps keep, and all other tokens as one: never more than over the whole
+    vocabulary, and equal to it where every token is a candidate. The reference compares with a
+    distribution of zeros at the first step, which makes nothing ready; here that is the rule.
+    (Its ``entropy`` order picks the least certain positions, and its confidence at a temperature
+    is taken from noised logits; neither is followed.)
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
+    heeds: ClassVar[frozenset[str]] = frozenset(
+        {"steps", "threshold", "kl_threshold", "schedule", "defer_ids"}
+    )
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        if prediction.candidates is None:
+            raise ValueError("KLASS needs candidates")
+        if block.step == 0:
+            self._before: Candidates | None = None
+            self._calm: Ints = np.zeros(len(block.masked), np.int64)
+        if self._before is not None:
+            limit = self.config.kl_threshold
+            moved = divergence(prediction.candidates, self._before)
+            calm = moved < (DEFAULT_KL if limit is None else limit)
+            self._calm = np.where(calm, self._calm + 1, 0)
+        self._before = prediction.candidates
+        threshold = self.config.threshold
+        sure = prediction.confidence > (DEFAULT_THRESHOLD if threshold is None else threshold)
+        ready: Bools = block.masked & sure & (self._calm >= HISTORY)
+        if ready.any():
+            return ready
+        scores = self._deferred(prediction.confidence, prediction)
+        return best(scores, block.masked, max(self.count(block), 1))
+
+    def idle(self, block: BlockState) -> bool:
+        """Return False: every step is compared with the one before."""
+        del block
+        return False
+
+
+def divergence(now: Candidates, before: Candidates) -> Floats:
+    """Return KL(now || before) of each position, float64 [n], in nats.
+
+    Tokens that are not candidates in both are taken together as one.
+    """
+    same = now.ids[:, :, None] == before.ids[:, None, :]
+    shared = same.any(2)
+    place = same.argmax(2)
+    old = np.take_along_axis(before.logprobs, place, 1)
+    p = np.where(shared, np.exp(now.logprobs), 0.0)
+    q = np.where(shared, np.exp(old), 0.0)
+    terms = np.where(shared, p * (now.logprobs - old), 0.0).sum(1)
+    rest = np.clip(1.0 - p.sum(1), 0.0, None), np.clip(1.0 - q.sum(1), 0.0, None)
+    tiny = np.finfo(np.float64).eps
+    return terms + np.where(
+        rest[0] > tiny, rest[0] * np.log(np.maximum(rest[0], tiny) / np.maximum(rest[1], tiny)), 0.0
+    )

@@ -1,0 +1,79 @@
+"""Ranking masked positions, and how many of the best to commit."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from dlmc_runtime.samplers import schedules
+from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Prediction, Sampler, best
+
+
+class Ranked(Sampler):
+    """Commit the positions that rank highest.
+
+    With ``threshold`` all whose confidence is at least that, and always the best one; with
+    ``factor`` the longest prefix in rank r whose confidence is at least 1 - factor / (r + 1), and
+    always the best one (Fast-dLLM, arXiv 2505.22618); otherwise as many as the schedule says.
+
+    Subclasses say what positions are ranked by.
+    """
+
+    schedule: ClassVar[schedules.Schedule] = "uniform"
+    heeds: ClassVar[frozenset[str]] = frozenset(
+        {"steps", "threshold", "factor", "schedule", "eps", "defer_ids"}
+    )
+
+    def scores(self, prediction: Prediction) -> Floats:
+        """Return what positions are ranked by, float64 [n]."""
+        return prediction.confidence
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        scores = self._deferred(self.scores(prediction), prediction)
+        if self.config.threshold is not None:
+            sure = block.masked & (scores >= self.config.threshold)
+            return sure | best(scores, block.masked, 1)
+        if self.config.factor is not None:
+            return best(scores, block.masked, self._parallel(scores[block.masked]))
+        return best(scores, block.masked, self.count(block))
+
+    def count(self, block: BlockState) -> int:
+        """Return how many positions the schedule commits at this step."""
+        steps = self.config.steps or len(block.masked)
+        left, step = int(block.masked.sum()), block.step
+        kind = self.config.schedule or self.schedule
+        if kind == "uniform":
+            return schedules.quota(block.masks, steps, step)
+        if kind == "dream":
+            return schedules.dream(left, steps, step, self.config.eps)
+        counts = schedules.reverse_process(block.masks, steps, kind)
+        return counts[step] if step < len(counts) else left
+
+    def idle(self, block: BlockState) -> bool:
+        """Return whether this step commits nothing, whatever the model says."""
+        paced = self.config.threshold is None and self.config.factor is None
+        return paced and self.count(block) == 0
+
+    def _deferred(self, scores: Floats, prediction: Prediction) -> Floats:
+        """Rank predictions of ``defer_ids`` below all others, in their own order."""
+        if not self.config.defer_ids:
+            return scores
+        deferred = np.isin(prediction.tokens, self.config.defer_ids)
+        return np.where(deferred, scores - _FAR, scores)
+
+    def _parallel(self, scores: Floats) -> int:
+        """Return how many of the best candidates pass Fast-dLLM's factor bound."""
+        passed = np.sort(scores)[::-1] >= factor_bounds(len(scores), self.config.factor or 0.0)
+        passed[0] = True
+        return len(passed) if passed.all() else int(np.argmin(passed))
+
+
+# Further apart than any two scores: confidence and margin are at most 1, entropy below 100 nats.
+_FAR = 1000.0
+
+
+def factor_bounds(count: int, factor: float) -> Floats:
+    """Return 1 - factor / (r + 1) for the ranks r = 1, 2, ..., of which the first binds nobody."""
+    bounds: Floats = 1.0 - factor / (np.arange(count) + 2.0)
+    bounds[:1] = -np.inf
+    return bounds

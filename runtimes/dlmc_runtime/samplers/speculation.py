@@ -1,0 +1,35 @@
+"""Nemotron's autoregressive and self-speculative decoding: the causal pass has the last word."""
+
+from typing import ClassVar
+
+from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, best
+
+
+class Autoregressive(Sampler):
+    """One token a forward, by the causal pass."""
+
+    tempered: ClassVar[bool] = True
+    heeds: ClassVar[frozenset[str]] = frozenset()
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return no position: there is no draft."""
+        del prediction
+        return block.masked & False
+
+
+class LinearSpeculation(Sampler):
+    """Draft a block by diffusion, then keep what the causal pass would have said itself.
+
+    Without a threshold the whole draft comes from one forward; with one, each forward of the
+    draft fills the positions at least that sure, and the best one. At temperature 0 the text is
+    that of `Autoregressive`, whatever the draft says (NVIDIA's ``linear_spec_generate``).
+    """
+
+    heeds: ClassVar[frozenset[str]] = frozenset({"threshold"})
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions of the draft to fill, bool [n]."""
+        if self.config.threshold is None:
+            return block.masked.copy()
+        sure = block.masked & (prediction.confidence >= self.config.threshold)
+        return sure if sure.any() else best(prediction.confidence, block.masked, 1)

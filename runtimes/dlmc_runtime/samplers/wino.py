@@ -1,0 +1,69 @@
+"""WINO: decode wide in, verify, and revoke narrow out (arXiv 2507.18578)."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    Bools,
+    Candidates,
+    Floats,
+    Ints,
+    Prediction,
+    Sampler,
+    best,
+    marked,
+    ranked,
+)
+
+DEFAULT_THRESHOLD, DEFAULT_REVOKE = 0.6, 0.9
+_SHARE, _FEWEST, _MOST = 0.7, 5, 20
+_FIRST = 30  # what the first step may revoke up to; there is nothing to revoke then
+
+
+class Wino(Sampler):
+    """Commit freely, and take back what the rest of the text does not bear out.
+
+    The block is fed twice: the second time as masks, each of which sees all but its own token. A
+    committed token whose probability there is below ``revoke_threshold`` becomes a mask again, but
+    fewer of them than the step before committed. A token that is no candidate there counts as
+    improbable. (Feng-Hong/WINO-DLLM ``LLaDA/decoding.py``.)
+    """
+
+    revises: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"shadow"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "revoke_threshold"})
+
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        threshold = self.config.threshold
+        limit = DEFAULT_THRESHOLD if threshold is None else threshold
+        sure = block.masked & (prediction.confidence > limit)
+        most = min(max(int(int(block.masked.sum()) * _SHARE), _FEWEST), _MOST)
+        if sure.sum() > most:
+            return best(prediction.confidence, block.masked, most)
+        return sure if sure.any() else best(prediction.confidence, block.masked, 1)
+
+    def reopen(self, prediction: Prediction, block: BlockState, chosen: Bools) -> Bools:
+        """Return the positions that become masks again, bool [n]."""
+        if block.step == 0:
+            self._last = _FIRST
+        last, self._last = self._last, int(chosen.sum())
+        if prediction.shadow is None or block.tokens is None or block.given is None:
+            raise ValueError("WINO needs shadows")
+        if self._last <= 1:
+            return np.zeros_like(chosen)
+        threshold = self.config.revoke_threshold
+        limit = DEFAULT_REVOKE if threshold is None else threshold
+        probability = probability_of(block.tokens, prediction.shadow)
+        doubted: Bools = ~block.masked & ~block.given & (probability < limit)
+        if doubted.sum() < last:
+            return doubted
+        return marked(doubted, ranked(-probability, doubted)[: last - 1])
+
+
+def probability_of(tokens: Ints, candidates: Candidates) -> Floats:
+    """Return the probability of one token a position, float64 [n]; 0 if it is no candidate."""
+    same = candidates.ids == tokens[:, None]
+    return np.where(same, np.exp(candidates.logprobs), 0.0).sum(1)
