@@ -16,6 +16,7 @@ OUTPUTS = (
     "logsumexp",
     "entropy",
     "tempered_logsumexp",
+    "tempered_entropy",
     "sampled_id",
     "sampled_logit",
 )
@@ -34,6 +35,7 @@ class Outputs:
     logsumexp: NDArray[np.float32]
     entropy: NDArray[np.float32]
     tempered_logsumexp: NDArray[np.float32]
+    tempered_entropy: NDArray[np.float32]
     sampled_id: NDArray[np.int64]
     sampled_logit: NDArray[np.float32]
 
@@ -98,6 +100,7 @@ class Inputs:
             self.adapter = allocate(ADAPTER, (batch,), np.float32)
         if GUIDANCE in names:
             self.guidance = allocate(GUIDANCE, (batch,), np.float32)
+        if PARTNER in names:
             self.partner = allocate(PARTNER, (batch,), np.int64)
             self.partner[:] = np.arange(batch)
         # Padding until a row is fed: every position sees itself, so that no softmax is empty.
