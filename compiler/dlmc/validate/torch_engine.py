@@ -32,7 +32,7 @@ class TorchEngine:
         return Inputs(profile, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        """Run the denoiser once, then write what ``stores`` names to the cache."""
         if not isinstance(cache, HostCache):
             raise TypeError("the cache belongs to another engine")
         answers = self.run({**inputs.arrays(), **cache.past})

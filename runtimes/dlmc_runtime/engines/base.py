@@ -136,7 +136,8 @@ class Inputs:
 class Store:
     """Keep the first ``count`` positions that ``row`` feeds, at ``at`` in its cache.
 
-    What the cache held from there on counts no longer. Without ``at`` they are appended.
+    What the cache held from there on counts no longer. Without ``at`` they are appended. An engine
+    refuses a store that does not fit, with `ValueError`.
     """
 
     row: int
@@ -187,7 +188,7 @@ class Engine(Protocol):
         ...
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        """Run the denoiser once, then write what ``stores`` names to the cache."""
         ...
 
     def close(self) -> None:
