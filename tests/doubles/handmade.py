@@ -41,6 +41,7 @@ _NODES: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
     ("Cast", ["nothing"], ["logsumexp"], {"to": TensorProto.FLOAT}),
     ("Identity", ["logsumexp"], ["entropy"], {}),
     ("Identity", ["logsumexp"], ["tempered_logsumexp"], {}),
+    ("Identity", ["logsumexp"], ["tempered_entropy"], {}),
     ("Sub", ["logsumexp", "tenth"], ["sampled_logit"], {}),
     ("Unsqueeze", ["sampled_id", "last"], ["top_ids"], {}),
     ("Unsqueeze", ["sampled_logit", "last"], ["top_logits"], {}),

@@ -8,6 +8,10 @@ class DenoiserConfig:
     """Sizes and switches of a decoder-only denoiser; families fill it from ``config.json``.
 
     Sizes count elements; ``rope_theta`` and ``rms_norm_eps`` are unitless.
+
+    Attributes:
+        sliding_window: how far to either side layers with a second mask see; None without such.
+        adapter_rank: rank of the adapter that each row switches on or off; 0 without one.
     """
 
     vocab_size: int
@@ -21,3 +25,5 @@ class DenoiserConfig:
     rope_theta: float
     qk_norm: bool = False
     tie_word_embeddings: bool = False
+    adapter_rank: int = 0
+    sliding_window: int | None = None

@@ -51,6 +51,8 @@ class Denoiser(nn.Module):
         position_ids: Tensor,
         attention_mask: Tensor,
         past: list[KeyValue],
+        sliding_attention_mask: Tensor | None = None,
+        adapter: Tensor | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
         """Run the stack.
 
@@ -59,10 +61,13 @@ class Denoiser(nn.Module):
             position_ids: int64 [B,T], their absolute positions.
             attention_mask: bool [B,1,T,C+T], true = may attend.
             past: one pair of [B,H_kv,C,D] per layer.
+            sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window.
+            adapter: float32 [B], how much of the adapter a row gets.
 
         Returns:
             Normalised hidden states [B,T,hidden] and, per layer, the block's keys and values.
         """
+        del sliding_attention_mask, adapter
         x = self.embed_tokens(input_ids)
         rope = self.rope(position_ids)
         present = []

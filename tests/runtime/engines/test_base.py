@@ -39,6 +39,6 @@ def test_buffers_are_filled_in_place():
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_do_not_change(name):
     ids, numbers = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
-    outputs = Outputs(ids, numbers, numbers, numbers, numbers, ids, numbers)
+    outputs = Outputs(ids, numbers, numbers, numbers, numbers, numbers, ids, numbers)
     with pytest.raises(AttributeError):
         setattr(outputs, name, None)

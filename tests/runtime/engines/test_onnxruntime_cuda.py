@@ -64,7 +64,7 @@ def test_it_answers_what_the_unbound_session_answers(engine, root, index):
     batch = plain.profiles[index].batch
     caches = plain.cache(batch, 24), engine.cache(batch, 24)
     assert isinstance(caches[1], DeviceCache)
-    for stores in ([Store(0, 3)], [], [Store(batch - 1, 2)]):
+    for stores in ([Store(0, 3)], [], [Store(batch - 1, 2)], [Store(0, 3, at=1)]):
         wanted = plain.forward(fed(plain, index), caches[0], stores)
         found = engine.forward(fed(engine, index), caches[1], stores)
         for name in OUTPUTS:
