@@ -114,9 +114,7 @@ def step(batch: Batch) -> list[Denoised]:
     feeds = _feeds(batch, tasks)
     for slot in range(batch.size):
         _feed(inputs, slot, *feeds.get(slot, (None, None, None)))
-    stores = [
-        Store(slot, task.kept, task.at) for slot, (_, task, _) in feeds.items() if task.kept
-    ]
+    stores = [Store(slot, task.kept, task.at) for slot, (_, task, _) in feeds.items() if task.kept]
     outputs = batch.engine.forward(inputs, batch.cache, stores)
     found = (
         _apply(batch.rows[index], index, batch.slots[index], task, inputs, outputs)

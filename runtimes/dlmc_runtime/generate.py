@@ -151,9 +151,7 @@ class Generator:
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
-        return Request(
-            ids, count, config, _whole("seed", seed, 0), rule, early_exit, keep_cache
-        )
+        return Request(ids, count, config, _whole("seed", seed, 0), rule, early_exit, keep_cache)
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):

@@ -80,19 +80,21 @@ def _about_attention(config: SamplerConfig, manifest: Manifest) -> Iterator[tupl
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
     if config.cache is not None and config.cache not in CACHES[own.regime]:
         legal = " or ".join(CACHES[own.regime])
-        hint = f"ask for {legal}, or for none by name" if legal else "leave it out: its cache is exact"
+        hint = (
+            f"ask for {legal}, or for none by name" if legal else "leave it out: its cache is exact"
+        )
         yield f"{family} has no cache {config.cache!r}", hint
     if config.block_length not in (None, own.block_length) and own.regime == "block":
         yield (
             f"block_length {config.block_length} differs from the model's {own.block_length}",
             "export with --block-length for a checkpoint trained that way",
         )
-    if config.block_length is not None and config.block_length > own.block_length:
-        if own.regime == "context":
-            yield (
-                f"block_length {config.block_length} exceeds the model's {own.block_length}",
-                "ask for less, or export with --block-length",
-            )
+    longer = config.block_length is not None and config.block_length > own.block_length
+    if longer and own.regime == "context":
+        yield (
+            f"block_length {config.block_length} exceeds the model's {own.block_length}",
+            "ask for less, or export with --block-length",
+        )
     if config.sub_block_length is not None and own.regime == "full":
         yield f"{family} has no sub-blocks", "give block_length instead"
     if config.cache == "dual" and own.regime == "block" and config.sub_block_length is None:

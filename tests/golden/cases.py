@@ -1,21 +1,27 @@
-"""Golden packs: what they hold, and how their cases map to requests.
+"""Golden packs: what they hold, and what a right run of each case must do.
 
-The packs name things as the reference implementations do; this file is the dictionary. A case
-that cannot be expressed yet is reported with its reason, never dropped.
+`plans` is the dictionary from the reference implementations' names to dlmc's. A case that is not a
+requirement is reported with its reason, never dropped.
 """
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlmc_runtime.samplers.config import SamplerConfig
-
 ROOT = Path(os.environ.get("DLMC_GOLDENS", Path(__file__).parents[1] / "goldens"))
-FAMILIES = {"LLaDAModelLM": "llada", "SDARForCausalLM": "sdar"}
+FAMILIES = {
+    "LLaDAModelLM": "llada",
+    "DreamModel": "dream",
+    "SDARForCausalLM": "sdar",
+    "A2DQwen3LMHeadModel": "a2d",
+    "A2DQwen2LMHeadModel": "a2d",
+    "Fast_dLLM_QwenForCausalLM": "fast_dllm_v2",
+    "NemotronLabsDiffusionModel": "nemotron_labs_diffusion",
+    "StableDiffcoderForCausalLM": "stable_diffcoder",
+}
 
 
 @dataclass(frozen=True)
@@ -36,37 +42,29 @@ class Case:
         parameters: dict[str, Any] = self.data["parameters"]
         return parameters
 
+    @property
+    def algorithm(self) -> str:
+        """What was run, in the pack's words."""
+        return str(self.data.get("algorithm", ""))
+
+    @property
+    def mask_id(self) -> int | None:
+        """The mask id that a case states, for checkpoints whose config does not."""
+        stated = self.data.get("mask_id", self.parameters.get("mask_id"))
+        return None if stated is None else int(stated)
+
 
 @dataclass(frozen=True)
 class Recorded:
     """What a right run does: the canvas after each forward, the last one, and the forwards.
 
     ``canvases`` is None where a pack states only how a corrected run ends. Forwards of the
-    reference that change nothing are left out, as are the pads it puts before short prompts.
+    reference that change nothing are left out, as are the pads it puts beside short rows.
     """
 
     canvases: list[list[list[int]]] | None
     finals: list[list[int]]
     forwards: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to reproduce a case: a request per row, and what the export must be told."""
-
-    sampler: SamplerConfig
-    max_new_tokens: int
-    stop_ids: frozenset[int] = frozenset()
-    suppress: tuple[int, ...] = ()
-    exported_block: int | None = None
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether a schedule sets the pace, the same for all rows, and not confidence."""
-        sampler = self.sampler
-        free = sampler.threshold, sampler.factor
-        paced = free == (None, None) and sampler.name != "low_confidence_dynamic"
-        return paced and not self.stop_ids
 
 
 def packs() -> list[Path]:
@@ -80,11 +78,32 @@ def architecture(pack: Path) -> str:
     return architectures[0]
 
 
+def family(pack: Path) -> str | None:
+    """Return the family that a pack is of; None for one that is not supported.
+
+    The two kinds of A2D checkpoints share their configuration: the sampler tells them apart.
+    """
+    found = FAMILIES.get(architecture(pack))
+    if found == "a2d" and "bd3lm" in first_case(pack).algorithm:
+        return "a2d_bd3lm"
+    return found
+
+
+def first_case(pack: Path) -> Case:
+    """Return the first case of a pack."""
+    return next(iter(cases_of(pack)))
+
+
+def cases_of(pack: Path) -> Iterator[Case]:
+    """Yield the cases of a pack."""
+    for data in json.loads((pack / "samplers.json").read_text())["cases"]:
+        yield Case(pack, data)
+
+
 def cases() -> Iterator[Case]:
     """Yield all cases of all packs."""
     for pack in packs():
-        for data in json.loads((pack / "samplers.json").read_text())["cases"]:
-            yield Case(pack, data)
+        yield from cases_of(pack)
 
 
 def unsupported(case: Case) -> str | None:
@@ -93,19 +112,15 @@ def unsupported(case: Case) -> str | None:
         return "shows a defect of the reference implementation"
     if "REFQUIRK" in case.data["name"]:
         return "shows a quirk of the reference implementation"
-    if architecture(case.pack) not in FAMILIES:
+    if family(case.pack) is None:
         return f"architecture {architecture(case.pack)} is not supported yet"
-    if case.parameters.get("cfg_scale"):
-        return "classifier-free guidance is not supported yet"
-    spans = {span[0] for span in case.data.get("forward_spans", [])}
-    if spans - {"full"}:
-        return f"cached forwards of a full-sequence family are not supported yet: {sorted(spans)}"
     return None
 
 
 def prompts(case: Case) -> list[tuple[int, ...]]:
     """Return the prompts without padding."""
-    return [tuple(row) for row in _unpadded(case, case.data["prompts"])]
+    pads = _pads(case)
+    return [tuple(row[pad:]) for row, pad in zip(case.data["prompts"], pads, strict=True)]
 
 
 def recorded(case: Case) -> Recorded:
@@ -123,69 +138,29 @@ def recorded(case: Case) -> Recorded:
 
 
 def _unpadded(case: Case, rows: list[list[int]]) -> list[list[int]]:
-    return [row[pad:] for row, pad in zip(rows, _pads(case), strict=True)]
+    return [
+        row[pad:][:length]
+        for row, pad, length in zip(rows, _pads(case), _lengths(case), strict=True)
+    ]
 
 
 def _pads(case: Case) -> list[int]:
+    """Return how many pads the reference puts before each row."""
     masks = case.data.get("prompt_attention_mask")
-    return [row.count(0) for row in masks] if masks else [0] * len(case.data["prompts"])
+    if masks:
+        return [row.count(0) for row in masks]
+    lengths = [len(row) for row in case.data["prompts"]]
+    if case.algorithm == "dllm_bd3lm/sample":  # to a whole number of blocks
+        block = case.parameters["block_size"]
+        return [-(-max(lengths) // block) * block - length for length in lengths]
+    return [0] * len(lengths)
 
 
-def _llada(case: Case) -> Plan:
-    """ML-GSAI/LLaDA and Fast-dLLM `generate`: steps are counted over all blocks."""
-    p = dict(case.parameters)
-    length, block = p.pop("gen_length"), p.pop("block_length")
-    steps = p.pop("steps") * block // length
-    names = {"low_confidence": "low_confidence", "random": "random"}
-    threshold, factor = p.pop("threshold", None), p.pop("factor", None)
-    ends = [p.pop("eos_token_id", None), p.pop("eot_token_id", None)]
-    defer = p.pop("confidence_eos_eot_inf", False)
-    suppress = p.pop("logits_eos_inf", False)
-    sampler = SamplerConfig(
-        name=names[p.pop("remasking", "low_confidence")],
-        steps=None if threshold or factor else steps,
-        threshold=threshold,
-        factor=factor,
-        temperature=p.pop("temperature", 0.0),
-        block_length=block,
-        defer_ids=tuple(end for end in ends if end is not None) if defer else (),
-    )
-    _nothing_left(case, p, {"mask_id", "cfg_scale"})
-    return Plan(sampler, length, suppress=(ends[0],) if suppress else ())
-
-
-def _sdar(case: Case) -> Plan:
-    """JetAstra/SDAR `block_diffusion_generate`: its temperature is 1 where none is given.
-
-    The packs replace the draw by the most probable token, which is temperature 0 here. A case
-    that changes the temperature draws at 0 uniform numbers: the first candidate. Candidates are
-    in the order of their logits only where some filter is on, so one that lets all through is.
-    """
-    p = dict(case.parameters)
-    everything = math.nextafter(1.0, 0.0) if p.get("temperature") else 1.0
-    sampler = SamplerConfig(
-        name=p.pop("remasking_strategy", "low_confidence_dynamic"),
-        steps=p.pop("denoising_steps", 8),
-        threshold=p.pop("confidence_threshold", None),
-        temperature=p.pop("temperature", 0.0),
-        top_k=p.pop("top_k", 0),
-        top_p=min(p.pop("top_p", 1.0), everything),
-    )
-    length, stop = p.pop("gen_length"), p.pop("stopping_criteria_idx", None) or ()
-    block = p.pop("block_length", None)
-    _nothing_left(case, p, {"mask_id"})
-    return Plan(sampler, length, stop_ids=frozenset(stop), exported_block=block)
-
-
-def _nothing_left(case: Case, parameters: dict[str, Any], known: set[str]) -> None:
-    left = parameters.keys() - known
-    if left:
-        raise ValueError(f"{case.name}: nothing here understands {sorted(left)}")
-
-
-_PLANS: dict[str, Callable[[Case], Plan]] = {"llada": _llada, "sdar": _sdar}
-
-
-def plan(case: Case) -> Plan:
-    """Translate a supported case."""
-    return _PLANS[FAMILIES[architecture(case.pack)]](case)
+def _lengths(case: Case) -> list[int | None]:
+    """Return how many positions of each row are not pads; None for all of them."""
+    lengths = [len(row) for row in case.data["prompts"]]
+    if case.algorithm == "dllm_mdlm/sample":
+        return [length + case.parameters["max_new_tokens"] for length in lengths]
+    if case.algorithm == "dllm_mdlm/infill":
+        return list(lengths)
+    return [None] * len(lengths)

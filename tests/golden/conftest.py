@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cases
 import pytest
 
 from dlmc.export.pipeline import ExportOptions, export_checkpoint
@@ -57,15 +58,20 @@ def built(exported: Exporter) -> Exporter:
 def _all_but_suppressed(pack: Path, suppress: tuple[int, ...]) -> int:
     """Return how many tokens may be predicted: the references filter the whole vocabulary."""
     config = json.loads((pack / "config.json").read_text())
-    return int(config["vocab_size"]) - len({config["mask_token_id"], *suppress})
+    mask = config.get("mask_token_id", cases.first_case(pack).mask_id)
+    return int(config["vocab_size"]) - len({mask, *suppress})
 
 
 def _request(pack: Path, bundle: Bundle) -> ProfileRequest:
-    cases = json.loads((pack / "samplers.json").read_text())["cases"]
-    longest = max(len(row) for case in cases for state in case["canvases"] for row in state)
-    widest = max(len(case["prompts"]) for case in cases)
-    batch = tuple(sorted({1, widest}))
-    if bundle.manifest.attention.regime == "full":
-        return ProfileRequest(batch=batch, block=longest, rows=longest)
+    found = list(cases.cases_of(pack))
+    longest = max(len(row) for case in found for state in case.data["canvases"] for row in state)
+    longest = max(longest, *(len(row) for case in found for row in case.data["finals"]))
+    widest = max(len(case.data["prompts"]) for case in found)
+    guided = 2 if bundle.manifest.head.variant == "guided" else 1
+    batch = tuple(sorted({guided, guided * widest}))
     block = bundle.manifest.attention.block_length
+    if bundle.manifest.attention.regime == "full":
+        return ProfileRequest(batch=batch, block=longest, cache=longest, rows=longest)
+    # A whole last block may reach beyond the answer.
+    longest += block
     return ProfileRequest(batch=batch, block=block, cache=longest, prefill=max(longest, block))

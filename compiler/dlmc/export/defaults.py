@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dlmc.families.spec import FamilySpec
+from dlmc.targets.profiles import whole_sequence
 from dlmc_runtime.manifest import Profile, Regime, Tolerance
 
 # Of fp32 engines against the fp32 reference; sums over the vocabulary agree better than logits,
@@ -24,10 +25,12 @@ _PREFILL = 256
 
 
 def _whole_sequence(spec: FamilySpec) -> tuple[Profile, ...]:
-    """One forward over prompt and answer; only the block being denoised goes through the head."""
+    """Forwards over prompt and answer, and over a cache of both.
+
+    Only the block being denoised goes through the head.
+    """
     canvas = min(_CANVAS, spec.max_position_embeddings)
-    rows = min(spec.block_length, canvas)
-    return (Profile(batch=1, block=canvas, cache=0, rows=rows),)
+    return tuple(whole_sequence(1, canvas, canvas, min(spec.block_length, canvas)))
 
 
 def _cached(spec: FamilySpec) -> tuple[Profile, ...]:

@@ -7,6 +7,9 @@ from dlmc_runtime.manifest import Manifest, Profile
 
 _LARGEST_BATCH = 1024
 
+NARROW = 32
+"""Positions fed at once where a model that denoises the whole answer does so in blocks."""
+
 
 @dataclass(frozen=True)
 class ProfileRequest:
@@ -15,7 +18,8 @@ class ProfileRequest:
     Attributes:
         batch: batch sizes, one set of profiles each.
         block: positions of a denoising forward.
-        cache: committed positions; families that see the whole sequence have none.
+        cache: committed positions; families that see the whole sequence keep all of them, or 0
+            for no approximate cache.
         prefill: positions of a prefill forward; such families have none.
         rows: rows that go through the head in a denoising forward.
     """
@@ -62,16 +66,35 @@ def choose(manifest: Manifest, request: ProfileRequest) -> tuple[Profile, ...]:
 
 
 def _whole_sequence(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:
-    """Families that see the whole sequence: one forward over it, no cache."""
-    for name, value in (("cache", request.cache), ("prefill", request.prefill)):
-        if value:
-            raise UsageError(
-                f"--{name} makes no sense for {manifest.family}, which sees the whole sequence",
-                "give the longest sequence as --block",
-            )
+    """Families that see the whole sequence: a forward over it, and two or three over a cache."""
+    if request.prefill:
+        raise UsageError(
+            f"--prefill makes no sense for {manifest.family}, which sees the whole sequence",
+            "give the longest sequence as --block",
+        )
     block = request.block or max(profile.block for profile in manifest.profiles)
+    own = max(profile.cache for profile in manifest.profiles)
+    cache = request.cache if request.cache is not None else block if own else 0
+    if 0 < cache < block:
+        raise UsageError(
+            f"--cache is {cache}", f"it must hold the whole sequence, --block {block}, or be 0"
+        )
     rows = request.rows or min(manifest.attention.block_length, block)
-    return [Profile(batch=batch, block=block, cache=0, rows=_at_most(rows, block))]
+    return whole_sequence(batch, block, cache, _at_most(rows, block))
+
+
+def whole_sequence(batch: int, block: int, cache: int, rows: int) -> list[Profile]:
+    """Return the profiles of a model that sees the whole sequence.
+
+    Over a cache there is one for the forward that renews it, one for a block alone, and one for a
+    block with about half of the sequence after it.
+    """
+    narrow = min(rows, NARROW)
+    fed = sorted({narrow, max(block // 2, narrow), block}) if cache else []
+    return [
+        Profile(batch=batch, block=block, cache=0, rows=rows),
+        *(Profile(batch=batch, block=n, cache=cache, rows=min(rows, n)) for n in fed),
+    ]
 
 
 def _cached(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:

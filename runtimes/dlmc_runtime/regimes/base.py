@@ -44,7 +44,7 @@ class Regime:
         raise NotImplementedError
 
     def draws(self, task: Task) -> bool:
-        """Return whether the tokens that a forward reads are drawn, where there is a temperature."""
+        """Return whether the tokens that a forward reads are drawn at the temperature."""
         return task.kind in ("denoise", "refresh")
 
     def skip_idle(self) -> None:

@@ -124,5 +124,3 @@ class ConfidenceThreshold(MaskgitPlus):
         """Return False: the best one is always committed."""
         del block
         return False
-
-

@@ -17,7 +17,9 @@ class Hierarchy(Ranked):
     ``low_threshold``; positions above ``threshold`` and the best of all are committed anyway.
     """
 
-    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "low_threshold", "defer_ids"})
+    heeds: ClassVar[frozenset[str]] = frozenset(
+        {"steps", "threshold", "low_threshold", "defer_ids"}
+    )
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""

@@ -2,8 +2,6 @@
 
 from typing import ClassVar
 
-import numpy as np
-
 from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, needed
 
 DEFAULT_ETA = 0.04
