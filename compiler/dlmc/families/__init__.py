@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from dlmc.families.dream import DREAM
 from dlmc.families.llada import LLADA
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
@@ -14,6 +15,7 @@ __all__ = ["FAMILIES", "Family", "FamilySpec", "Overrides", "detect"]
 # Of those that claim one architecture the first is meant, unless another is asked for.
 FAMILIES: tuple[Family, ...] = (
     LLADA,
+    DREAM,
     SDAR,
 )
 
