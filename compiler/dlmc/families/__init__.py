@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from dlmc.families.a2d import A2D, A2D_BD3LM
 from dlmc.families.dream import DREAM
 from dlmc.families.llada import LLADA
 from dlmc.families.sdar import SDAR
@@ -17,6 +18,8 @@ FAMILIES: tuple[Family, ...] = (
     LLADA,
     DREAM,
     SDAR,
+    A2D,
+    A2D_BD3LM,
 )
 
 
