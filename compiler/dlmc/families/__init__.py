@@ -6,6 +6,7 @@ from typing import Any
 
 from dlmc.families.a2d import A2D, A2D_BD3LM
 from dlmc.families.dream import DREAM
+from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.llada import LLADA
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
@@ -20,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     SDAR,
     A2D,
     A2D_BD3LM,
+    FAST_DLLM_V2,
 )
 
 
