@@ -8,6 +8,7 @@ from dlmc.families.a2d import A2D, A2D_BD3LM
 from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.llada import LLADA
+from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
 from dlmc_runtime.errors import CheckpointError, UsageError
@@ -22,6 +23,7 @@ FAMILIES: tuple[Family, ...] = (
     A2D,
     A2D_BD3LM,
     FAST_DLLM_V2,
+    NEMOTRON_LABS_DIFFUSION,
 )
 
 
