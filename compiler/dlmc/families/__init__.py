@@ -11,6 +11,7 @@ from dlmc.families.llada import LLADA
 from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
+from dlmc.families.stable_diffcoder import STABLE_DIFFCODER
 from dlmc_runtime.errors import CheckpointError, UsageError
 
 __all__ = ["FAMILIES", "Family", "FamilySpec", "Overrides", "detect"]
@@ -24,6 +25,7 @@ FAMILIES: tuple[Family, ...] = (
     A2D_BD3LM,
     FAST_DLLM_V2,
     NEMOTRON_LABS_DIFFUSION,
+    STABLE_DIFFCODER,
 )
 
 
