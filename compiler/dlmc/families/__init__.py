@@ -7,6 +7,7 @@ from typing import Any
 from dlmc.families.a2d import A2D, A2D_BD3LM
 from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
+from dlmc.families.illada import ILLADA
 from dlmc.families.llada import LLADA
 from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
@@ -19,6 +20,7 @@ __all__ = ["FAMILIES", "Family", "FamilySpec", "Overrides", "detect"]
 # Of those that claim one architecture the first is meant, unless another is asked for.
 FAMILIES: tuple[Family, ...] = (
     LLADA,
+    ILLADA,
     DREAM,
     SDAR,
     A2D,
