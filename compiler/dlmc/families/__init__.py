@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlmc.families.a2d import A2D, A2D_BD3LM
+from dlmc.families.coda import CODA
 from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.illada import ILLADA
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     FAST_DLLM_V2,
     NEMOTRON_LABS_DIFFUSION,
     STABLE_DIFFCODER,
+    CODA,
 )
 
 
