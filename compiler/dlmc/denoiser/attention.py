@@ -11,6 +11,21 @@ from dlmc.denoiser.rope import rotate
 KeyValue = tuple[Tensor, Tensor]
 
 
+class Adapter(nn.Module):
+    """A low-rank addition to a linear map (LoRA, arXiv 2106.09685), switched row by row."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int, scale: float) -> None:
+        super().__init__()
+        self.a = nn.Linear(inputs, rank, bias=False)
+        self.b = nn.Linear(rank, outputs, bias=False)
+        self.scale = scale
+
+    def forward(self, x: Tensor, switch: Tensor) -> Tensor:
+        """Map [B,T,inputs] to [B,T,outputs], times ``switch`` [B], 0 or 1."""
+        added: Tensor = self.b(self.a(x)) * (switch * self.scale)[:, None, None].to(x.dtype)
+        return added
+
+
 class Attention(nn.Module):
     """Attention whose mask and positions are data, so that one graph serves every regime."""
 
@@ -19,10 +34,15 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         query = config.num_attention_heads * config.head_dim
         key_value = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, key_value, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, key_value, bias=False)
+        bias = config.qkv_bias
+        self.q_proj = nn.Linear(config.hidden_size, query, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value, bias=bias)
         self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
+        if config.adapter_rank:
+            self.o_adapter = Adapter(
+                query, config.hidden_size, config.adapter_rank, config.adapter_scale
+            )
         norm = config.head_dim if config.qk_norm else 0
         self.q_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
         self.k_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
@@ -32,7 +52,13 @@ class Attention(nn.Module):
         return heads
 
     def forward(
-        self, x: Tensor, rope: KeyValue, attention_mask: Tensor, past: KeyValue
+        self,
+        x: Tensor,
+        rope: KeyValue,
+        attention_mask: Tensor,
+        past: KeyValue,
+        query_rope: KeyValue | None = None,
+        adapter: Tensor | None = None,
     ) -> tuple[Tensor, KeyValue]:
         """Attend from the block to context and block.
 
@@ -41,11 +67,14 @@ class Attention(nn.Module):
             rope: cosines and sines of the block's positions.
             attention_mask: bool [B,1,T,C+T], true = may attend; every row sees at least one key.
             past: context keys (after RoPE) and values, each [B,H_kv,C,D]; C may be 0.
+            query_rope: what to rotate queries with instead of ``rope``.
+            adapter: float32 [B], 1 for rows that the adapter adds to, 0 for others.
 
         Returns:
             The output [B,T,hidden] and the block's own keys and values [B,H_kv,T,D].
         """
-        query = rotate(self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2), *rope)
+        query = self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2)
+        query = rotate(query, *(query_rope or rope))
         key = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), *rope)
         value = self._heads(self.v_proj(x)).transpose(1, 2)
         mixed = functional.scaled_dot_product_attention(
@@ -55,4 +84,8 @@ class Attention(nn.Module):
             attn_mask=attention_mask,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        return self.o_proj(mixed.transpose(1, 2).flatten(2)), (key, value)
+        flat = mixed.transpose(1, 2).flatten(2)
+        out = self.o_proj(flat)
+        if adapter is not None:
+            out = out + self.o_adapter(flat, adapter)
+        return out, (key, value)

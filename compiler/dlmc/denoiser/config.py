@@ -4,14 +4,46 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Yarn:
+    """YaRN (arXiv 2309.00071): frequencies stretched for contexts longer than those trained on.
+
+    Attributes:
+        factor: how many times longer.
+        original_positions: positions that the frequencies were trained on.
+        beta_fast: turns over those positions from which on a frequency stays as it is.
+        beta_slow: turns below which it is stretched in full.
+        attention_factor: what cosines and sines are multiplied with.
+    """
+
+    factor: float
+    original_positions: int
+    beta_fast: float
+    beta_slow: float
+    attention_factor: float
+
+
+@dataclass(frozen=True)
+class QueryScale:
+    """Queries grow with their position: ``1 + beta * log(1 + floor(position / positions))``."""
+
+    beta: float
+    positions: int
+
+
+@dataclass(frozen=True)
 class DenoiserConfig:
     """Sizes and switches of a decoder-only denoiser; families fill it from ``config.json``.
 
     Sizes count elements; ``rope_theta`` and ``rms_norm_eps`` are unitless.
 
     Attributes:
+        qk_norm: whether queries and keys are normalised, head by head.
+        qkv_bias: whether their projections, and that of the values, have a bias.
+        yarn: how the rotary frequencies are stretched.
+        query_scale: how queries grow with their position.
         sliding_window: how far to either side layers with a second mask see; None without such.
         adapter_rank: rank of the adapter that each row switches on or off; 0 without one.
+        adapter_scale: what the adapter's contribution is multiplied with.
     """
 
     vocab_size: int
@@ -25,5 +57,9 @@ class DenoiserConfig:
     rope_theta: float
     qk_norm: bool = False
     tie_word_embeddings: bool = False
-    adapter_rank: int = 0
+    qkv_bias: bool = False
+    yarn: Yarn | None = None
+    query_scale: QueryScale | None = None
     sliding_window: int | None = None
+    adapter_rank: int = 0
+    adapter_scale: float = 1.0

@@ -7,7 +7,7 @@ from dlmc.denoiser.attention import Attention, KeyValue
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.mlp import Mlp
 from dlmc.denoiser.norm import RmsNorm
-from dlmc.denoiser.rope import Rope
+from dlmc.denoiser.rope import Rope, ScaledTurn
 
 
 class Layer(nn.Module):
@@ -21,10 +21,18 @@ class Layer(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(
-        self, x: Tensor, rope: KeyValue, attention_mask: Tensor, past: KeyValue
+        self,
+        x: Tensor,
+        rope: KeyValue,
+        attention_mask: Tensor,
+        past: KeyValue,
+        query_rope: KeyValue | None = None,
+        adapter: Tensor | None = None,
     ) -> tuple[Tensor, KeyValue]:
         """Map [B,T,hidden] to [B,T,hidden]; also return the block's keys and values."""
-        mixed, present = self.self_attn(self.input_layernorm(x), rope, attention_mask, past)
+        mixed, present = self.self_attn(
+            self.input_layernorm(x), rope, attention_mask, past, query_rope, adapter
+        )
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), present
 
@@ -41,7 +49,8 @@ class Denoiser(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.rope = Rope(config.head_dim, config.rope_theta, config.yarn)
+        self.query_turn = ScaledTurn(config.query_scale) if config.query_scale else None
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -62,17 +71,17 @@ class Denoiser(nn.Module):
             attention_mask: bool [B,1,T,C+T], true = may attend.
             past: one pair of [B,H_kv,C,D] per layer.
             sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window.
-            adapter: float32 [B], how much of the adapter a row gets.
+            adapter: float32 [B], 1 for rows that the adapter adds to, 0 for others.
 
         Returns:
             Normalised hidden states [B,T,hidden] and, per layer, the block's keys and values.
         """
-        del sliding_attention_mask, adapter
         x = self.embed_tokens(input_ids)
         rope = self.rope(position_ids)
+        query_rope = self.query_turn(position_ids, rope) if self.query_turn else None
         present = []
         for layer, layer_past in zip(self.layers, past, strict=True):
-            x, own = layer(x, rope, attention_mask, layer_past)
+            x, own = layer(x, rope, attention_mask, layer_past, query_rope, adapter)
             present.append(own)
         return self.norm(x), present
 

@@ -29,7 +29,14 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
     return Manifest(
         family=spec.family,
         architecture=spec.architecture,
-        attention=Attention(regime=spec.regime, block_length=spec.block_length),
+        attention=Attention(
+            regime=spec.regime,
+            block_length=spec.block_length,
+            aligned_to=spec.aligned_to,
+            last_block=spec.last_block,
+            seeded=spec.seeded,
+            sliding_window=spec.sliding_window,
+        ),
         shift=spec.shift,
         tokens=Tokens(
             mask=spec.mask_id,

@@ -4,17 +4,38 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from dlmc.families.a2d import A2D, A2D_BD3LM
+from dlmc.families.coda import CODA
+from dlmc.families.dream import DREAM
+from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
+from dlmc.families.illada import ILLADA
 from dlmc.families.llada import LLADA
+from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
+from dlmc.families.stable_diffcoder import STABLE_DIFFCODER
 from dlmc_runtime.errors import CheckpointError, UsageError
 
 __all__ = ["FAMILIES", "Family", "FamilySpec", "Overrides", "detect"]
 
-FAMILIES: tuple[Family, ...] = (LLADA, SDAR)
+# Of those that claim one architecture the first is meant, unless another is asked for.
+FAMILIES: tuple[Family, ...] = (
+    LLADA,
+    ILLADA,
+    DREAM,
+    SDAR,
+    A2D,
+    A2D_BD3LM,
+    FAST_DLLM_V2,
+    NEMOTRON_LABS_DIFFUSION,
+    STABLE_DIFFCODER,
+    CODA,
+)
 
 
-def detect(config: Mapping[str, Any], override: str | None = None) -> Family:
+def detect(
+    config: Mapping[str, Any], override: str | None = None, prefer: str | None = None
+) -> Family:
     """Return the family of a checkpoint: by ``architectures``, confirmed by the keys present.
 
     ``model_type`` is not asked: released checkpoints of different networks share it.
@@ -22,6 +43,7 @@ def detect(config: Mapping[str, Any], override: str | None = None) -> Family:
     Args:
         config: contents of ``config.json``.
         override: a family's name, which settles the question whatever ``config`` says.
+        prefer: a family's name, which settles it where several read the same configuration.
 
     Raises:
         UsageError: ``override`` names no family.
@@ -39,9 +61,9 @@ def detect(config: Mapping[str, Any], override: str | None = None) -> Family:
     claimed = [family for family in FAMILIES if set(names) & set(family.architectures)]
     if not claimed:
         raise _unknown(names[0])
-    for family in claimed:
-        if family.matches(config):
-            return family
+    matching = [family for family in claimed if family.matches(config)]
+    if matching:
+        return next((family for family in matching if family.name == prefer), matching[0])
     reasons = ", ".join(claimed[0].mismatches(config))
     raise CheckpointError(
         f"config.json: says {names[0]} but its keys are those of another network: {reasons}",
@@ -66,10 +88,11 @@ def _by_name(name: str) -> Family:
 
 
 def _unknown(architecture: str) -> CheckpointError:
-    known = {name: family for family in FAMILIES for name in family.architectures}
+    known = {name: family for family in reversed(FAMILIES) for name in family.architectures}
     near = difflib.get_close_matches(architecture, known, n=2, cutoff=0.5)
-    nearest = f"; nearest: {', '.join(known[name].name for name in near)}" if near else ""
+    families = dict.fromkeys(known[name].name for name in near)
+    nearest = f"; nearest: {', '.join(families)}" if near else ""
     return CheckpointError(
         f"config.json: unknown architecture {architecture!r}{nearest}",
-        f"dlmc reads {', '.join(known)}; --family {_either(_family_names())} overrides this",
+        f"if it is such a network under another name, state --family {_either(_family_names())}",
     )

@@ -11,7 +11,7 @@ from dlmc_runtime.errors import CheckpointError
 LARGEST_SIZE = 1 << 24  # small enough that no product of three overflows
 MOST_LAYERS = 4096
 
-Supported = Mapping[str, tuple[bool | int | str | None, ...]]
+Supported = Mapping[str, tuple[bool | int | float | str | None, ...]]
 """The values dlmc implements, for each key that switches parts of a network on and off. None
 stands for null and for an absent key, so it is listed only where the absence is harmless."""
 
@@ -67,6 +67,12 @@ class Keys:
         if type(value) is not bool:
             self._wrong(key, "true or false")
         return value
+
+    def architecture(self, known: tuple[str, ...]) -> str:
+        """Return the one of ``known`` that this file states; the first where it states none."""
+        stated = self.values.get("architectures")
+        names = stated if isinstance(stated, list) else []
+        return next((name for name in known if name in names), known[0])
 
     def tokens(self, key: str, vocab_size: int) -> tuple[int, ...]:
         """Return token ids, given as one number or a list; () where ``key`` is absent."""

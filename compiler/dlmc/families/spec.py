@@ -13,6 +13,16 @@ Shift = Literal[0, 1]
 _HEAD = "lm_head.weight"
 _LAYER = "{i}"
 
+# Parameters that only some networks have, by how their names end, and what tells.
+_OPTIONAL: Mapping[str, Callable[[DenoiserConfig], bool]] = {
+    "_proj.bias": lambda denoiser: denoiser.qkv_bias,
+    ".q_norm.weight": lambda denoiser: denoiser.qk_norm,
+    ".k_norm.weight": lambda denoiser: denoiser.qk_norm,
+    ".o_adapter.a.weight": lambda denoiser: denoiser.adapter_rank > 0,
+    ".o_adapter.b.weight": lambda denoiser: denoiser.adapter_rank > 0,
+    _HEAD: lambda denoiser: not denoiser.tie_word_embeddings,
+}
+
 
 @dataclass(frozen=True)
 class Overrides:
@@ -52,7 +62,8 @@ class FamilySpec:
 
     Lengths count tokens. ``block_length`` is how many positions are denoised together.
     ``shift`` is 1 where logit i predicts token i + 1. ``candidates`` is how many of the best
-    tokens (K) the graph hands out for each row.
+    tokens (K) the graph hands out for each row. ``aligned_to``, ``last_block`` and ``seeded`` are
+    those of `dlmc_runtime.manifest.Attention`.
     """
 
     family: str
@@ -69,6 +80,14 @@ class FamilySpec:
     sampler: SamplerSpec
     max_new_tokens: int
     candidates: int
+    aligned_to: Literal["sequence", "answer"] = "sequence"
+    last_block: Literal["whole", "cut"] = "whole"
+    seeded: bool = False
+
+    @property
+    def sliding_window(self) -> int | None:
+        """How far to either side layers with a second mask see; None without such."""
+        return self.denoiser.sliding_window
 
 
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any], Overrides], FamilySpec]
@@ -88,6 +107,7 @@ class Family:
         weights: parameter name of `Denoiser` to tensor name in the checkpoint; ``{i}`` stands
             for the layer.
         size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
+        mask_text: text of the mask token, where the tokenizer alone may know its id.
     """
 
     name: str
@@ -97,6 +117,7 @@ class Family:
     read: Reader
     weights: Mapping[str, str]
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mask_text: str | None = None
 
     def mismatches(self, config: Mapping[str, Any]) -> list[str]:
         """Return, in words, what in the structure of ``config`` speaks against this family."""
@@ -113,8 +134,9 @@ class Family:
         A tied head has no entry: the embedding serves as both.
         """
         names: dict[str, str] = {}
+        lacking = tuple(end for end, has in _OPTIONAL.items() if not has(spec.denoiser))
         for ours, theirs in self.weights.items():
-            if ours == _HEAD and spec.denoiser.tie_word_embeddings:
+            if ours.endswith(lacking):
                 continue
             layers = range(spec.denoiser.num_hidden_layers if _LAYER in ours else 1)
             names |= {ours.format(i=i): theirs.format(i=i) for i in layers}

@@ -18,9 +18,15 @@ class TokenIds:
 
 
 def read_token_ids(
-    config: Keys, generation: Keys, vocab_size: int, overrides: Overrides
+    config: Keys,
+    generation: Keys,
+    vocab_size: int,
+    overrides: Overrides,
+    default_mask: int | None = None,
 ) -> TokenIds:
     """Read the special ids; those of ``generation_config.json`` go before ``config.json``.
+
+    ``default_mask`` is the mask id of a family whose checkpoints do not state it.
 
     Padding is hidden from the network, so without a pad id any id serves: a stop id, or the mask.
 
@@ -31,6 +37,8 @@ def read_token_ids(
     mask = overrides.mask_id
     if mask is None:
         mask = config.token("mask_token_id", vocab_size)
+    if mask is None:
+        mask = default_mask
     if mask is None:
         config.refuse("'mask_token_id' is missing", "state it with --mask-id")
     stop = _first_present(config, generation, "eos_token_id", vocab_size)

@@ -54,3 +54,43 @@ def test_qk_norm_makes_scores_independent_of_scale():
     _, (key, _) = attention(x, UNTURNED, mask, empty)
     _, (scaled, _) = attention(100 * x, UNTURNED, mask, empty)
     torch.testing.assert_close(key, scaled, rtol=1e-4, atol=1e-4)
+
+
+def test_biases_move_queries_keys_and_values():
+    torch.manual_seed(0)
+    attention = Attention(replace(CONFIG, qkv_bias=True))
+    empty = torch.zeros(1, 2, 0, 8), torch.zeros(1, 2, 0, 8)
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    _, (key, value) = attention(torch.zeros(1, 3, 24), UNTURNED, mask, empty)
+    torch.testing.assert_close(key[0, :, 0].flatten(), attention.k_proj.bias)
+    torch.testing.assert_close(value[0, :, 2].flatten(), attention.v_proj.bias)
+    assert attention.o_proj.bias is None
+
+
+def test_queries_may_turn_otherwise_than_keys():
+    torch.manual_seed(0)
+    attention = Attention(CONFIG)
+    empty = torch.zeros(1, 2, 0, 8), torch.zeros(1, 2, 0, 8)
+    x, mask = torch.randn(1, 3, 24), torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    plain, kept = attention(x, UNTURNED, mask, empty)
+    none = torch.zeros(1), torch.zeros(1)
+    flat, same = attention(x, UNTURNED, mask, empty, query_rope=none)
+    torch.testing.assert_close(kept, same)
+    # Queries of 0 attend to all keys alike, so every position has the same output.
+    torch.testing.assert_close(flat[:, 0], flat[:, 2])
+    assert not torch.allclose(plain, flat)
+
+
+def test_an_adapter_adds_to_the_rows_that_switch_it_on():
+    torch.manual_seed(0)
+    attention = Attention(replace(CONFIG, adapter_rank=3, adapter_scale=4.0))
+    empty = torch.zeros(2, 2, 0, 8), torch.zeros(2, 2, 0, 8)
+    x, mask = torch.randn(2, 3, 24), torch.ones(2, 1, 3, 3, dtype=torch.bool)
+    off, _ = attention(x, UNTURNED, mask, empty)
+    mixed, _ = attention(x, UNTURNED, mask, empty, adapter=torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(mixed[0], off[0])
+    a, b = attention.o_adapter.a.weight, attention.o_adapter.b.weight
+    with torch.no_grad():
+        attention.o_proj.weight += 4.0 * b @ a
+    merged, _ = attention(x, UNTURNED, mask, empty)
+    torch.testing.assert_close(mixed[1], merged[1])

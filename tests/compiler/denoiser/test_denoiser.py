@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import DenoiserConfig, QueryScale
 from dlmc.denoiser.denoiser import Denoiser
 
 CONFIG = DenoiserConfig(
@@ -111,3 +111,23 @@ def test_parameter_names_are_those_of_qwen3():
         "mlp.up_proj.weight",
         "mlp.down_proj.weight",
     }
+
+
+def test_query_scale_and_adapter_reach_every_layer():
+    torch.manual_seed(0)
+    scale = QueryScale(beta=0.5, positions=4)
+    config = replace(CONFIG, query_scale=scale, adapter_rank=2, adapter_scale=8.0)
+    model, ids = make(config), torch.randint(50, (1, 8))
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    position, past = torch.arange(8)[None], empty_cache(config, 1)
+    with torch.inference_mode():
+        plain, _ = model(ids, position, mask, past)
+        off, _ = model(ids, position, mask, past, adapter=torch.zeros(1))
+        on, _ = model(ids, position, mask, past, adapter=torch.ones(1))
+    torch.testing.assert_close(plain, off)
+    assert not torch.allclose(plain, on)
+    unscaled = make(replace(config, query_scale=None))
+    unscaled.load_state_dict(model.state_dict())
+    with torch.inference_mode():
+        other, _ = unscaled(ids, position, mask, past)
+    assert not torch.allclose(plain, other)

@@ -13,11 +13,13 @@ def test_by_architecture_and_keys():
     assert detect({**LLADA, "num_experts": None}).name == "llada"
 
 
-def test_names_and_architectures_are_unique():
+def test_names_are_unique():
     names = [family.name for family in FAMILIES]
-    architectures = [name for family in FAMILIES for name in family.architectures]
     assert len(set(names)) == len(names)
-    assert len(set(architectures)) == len(architectures)
+
+
+def test_a_preference_decides_between_those_that_match_only():
+    assert detect(LLADA, prefer="sdar").name == "llada"
 
 
 def test_override_settles_it():
@@ -26,9 +28,9 @@ def test_override_settles_it():
 
 
 def test_unknown_override_names_the_nearest():
-    with pytest.raises(UsageError, match=r"unknown family 'lada': use llada$"):
+    with pytest.raises(UsageError, match=r"unknown family 'lada': use llada or illada$"):
         detect(LLADA, "lada")
-    with pytest.raises(UsageError, match="use llada or sdar"):
+    with pytest.raises(UsageError, match="use llada or illada or dream or sdar"):
         detect(LLADA, "???")
 
 
@@ -44,7 +46,25 @@ def test_unknown_architecture_names_nearest_and_known():
     ) as caught:
         detect({"architectures": ["SDARMoeForCausalLM"]})
     assert "nearest: sdar" in caught.value.message
-    assert "LLaDAModelLM, SDARForCausalLM" in caught.value.hint
+    assert "--family llada or illada or dream" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "WeDLMForCausalLM",
+        "LLaDAMoEModelLM",
+        "SDARMoeForCausalLM",
+        "DreamForCausalLM",
+        "IDLMForCausalLM",
+        "Qwen3ForCausalLM",
+        "RND1LM",
+    ],
+)
+def test_relatives_that_dlmc_does_not_read(architecture: str):
+    config = {"architectures": [architecture], "hidden_size": 64, "num_hidden_layers": 2}
+    with pytest.raises(CheckpointError, match=f"unknown architecture '{architecture}'"):
+        detect(config)
 
 
 def test_mixture_of_experts_under_a_dense_name():

@@ -68,3 +68,10 @@ def test_true_is_not_one():
 def test_errors_name_the_file():
     with pytest.raises(CheckpointError, match=r"^generation_config\.json: 't' is 9"):
         Keys({"t": 9}, "generation_config.json").token("t", 8)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"), [(["B"], "B"), (["C"], "A"), ([], "A"), (None, "A"), ("B", "A")]
+)
+def test_architecture(stated: object, expected: str):
+    assert Keys({"architectures": stated}).architecture(("A", "B")) == expected

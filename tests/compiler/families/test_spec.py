@@ -58,8 +58,15 @@ def test_weight_names_expand_layers_and_drop_a_tied_head(family: Family):
     assert {name for name in names if "layers.1." in name}
     assert not {name for name in names if "layers.2." in name or "{" in name}
     assert "lm_head.weight" in names
+    assert not {name for name in names if "bias" in name or "q_norm" in name or "adapter" in name}
     assert family.duplicates(SPEC) == frozenset()
 
     tied = replace(SPEC, denoiser=replace(SPEC.denoiser, tie_word_embeddings=True))
     assert names.keys() - family.weight_names(tied).keys() == {"lm_head.weight"}
     assert family.duplicates(tied) == {names["lm_head.weight"]}
+
+
+def test_the_sliding_window_is_that_of_the_network():
+    assert SPEC.sliding_window is None
+    sliding = replace(SPEC, denoiser=replace(SPEC.denoiser, sliding_window=64))
+    assert sliding.sliding_window == 64

@@ -46,3 +46,9 @@ def test_no_mask():
 def test_a_mask_that_stops():
     with pytest.raises(CheckpointError, match="token 3 would be mask and stop token at once"):
         read_token_ids(Keys({"eos_token_id": 3}), Keys({}), 10, Overrides(mask_id=3))
+
+
+def test_a_default_mask_comes_last():
+    assert read_token_ids(Keys({}), Keys({}), 10, Overrides(), default_mask=4).mask == 4
+    stated = Keys({"mask_token_id": 3})
+    assert read_token_ids(stated, Keys({}), 10, Overrides(), default_mask=4).mask == 3

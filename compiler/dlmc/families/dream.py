@@ -1,0 +1,50 @@
+"""Dream (arXiv 2508.15487), Dream-Coder, DiffuCoder and DreamOn: a Qwen2 network, bidirectional.
+
+The whole answer is denoised at once, and the logit of a position predicts the token after it.
+Reference code: NVlabs/Fast-dLLM, ``dream/model``, and DreamLM/Dream.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlmc.families.decoder import (
+    PLAIN_ROPE,
+    REQUIRED,
+    SIZE_KEYS,
+    SUPPORTED,
+    decoder_spec,
+    read_decoder,
+    tensor_names,
+)
+from dlmc.families.keys import Keys
+from dlmc.families.spec import Family, FamilySpec, Overrides
+from dlmc_runtime.manifest import SamplerSpec
+
+
+def _read(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any], overrides: Overrides
+) -> FamilySpec:
+    keys = Keys(config)
+    keys.require({**SUPPORTED, **PLAIN_ROPE, "attention_bias": (True, None)})
+    return decoder_spec(
+        DREAM,
+        keys,
+        generation_config,
+        overrides,
+        read_decoder(keys, qkv_bias=True),
+        regime="full",
+        sampler=SamplerSpec(name="low_confidence"),
+        shift=1,
+        candidates=32,
+    )
+
+
+DREAM = Family(
+    name="dream",
+    architectures=("DreamModel",),
+    required=REQUIRED,
+    absent=("num_experts", "block_size"),
+    read=_read,
+    weights=tensor_names(),
+    size_keys=SIZE_KEYS,
+)
