@@ -154,7 +154,7 @@ class Row:
         chosen = self.sampler.select(prediction, block)
         reopened = self.sampler.reopen(prediction, block, chosen)
         steps = self.request.sampler.steps
-        if steps is not None and self.step + 1 >= steps:
+        if steps is not None and self.sampler.limited and self.step + 1 >= steps:
             rest = block.masked & ~chosen
             self.forced |= bool(rest.any())
             chosen, reopened = chosen | rest, reopened & False

@@ -119,7 +119,8 @@ def unsupported(case: Case) -> str | None:
 
 def prompts(case: Case) -> list[tuple[int, ...]]:
     """Return the prompts without padding."""
-    pads = _pads(case)
+    masks = case.data.get("prompt_attention_mask")
+    pads = _pads(case) if masks else [0] * len(case.data["prompts"])
     return [tuple(row[pad:]) for row, pad in zip(case.data["prompts"], pads, strict=True)]
 
 

@@ -185,7 +185,7 @@ def _fast_dllm_v2(case: Case) -> Plan:
     stopped = stop in case.data["finals"][0][-1:]
     temperature, top_p = p.pop("temperature", 0), p.pop("top_p", 1.0)
     sampler = SamplerConfig(
-        name="low_confidence_tempered" if temperature else "low_confidence",
+        name="maskgit_plus" if temperature else "low_confidence",
         threshold=p.pop("threshold"),
         sub_block_length=p.pop("small_block_size"),
         cache="dual" if p.pop("use_block_cache") else None,

@@ -84,6 +84,7 @@ class Sampler:
         tempered: whether confidence is taken after temperature and filters (Dream, SDAR) or
             before temperature (LLaDA).
         nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
+        limited: whether `steps` is a limit, at which the masks that are left are committed.
         revises: whether it may reopen positions it has committed in the same block.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
@@ -91,6 +92,7 @@ class Sampler:
 
     tempered: ClassVar[bool] = False
     nucleus_first: ClassVar[bool] = False
+    limited: ClassVar[bool] = True
     revises: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})

@@ -81,7 +81,8 @@ class SamplerConfig:
             value = getattr(self, name)
             if value is not None and not legal(value):
                 raise UsageError(f"{name} is {value!r}", f"it must be {wanted}")
-        if self.threshold is not None and self.factor is not None:
+        both = self.threshold is not None and self.factor is not None
+        if both and self.name not in _BOTH:
             raise UsageError("threshold and factor exclude each other", "give only one of them")
 
     def updated(self, /, **changes: Any) -> "SamplerConfig":
@@ -107,6 +108,8 @@ def _real(value: Any) -> bool:
 # Between these temperatures float32 neither rounds confidences away nor draws suppressed tokens.
 _COLDEST, _HOTTEST = 1e-3, 1e3
 
+# Samplers that ask for a threshold and for the factor of a positional bound.
+_BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
 _CACHES = ("none", "prefix", "dual")
 _SCHEDULES = ("uniform", "linear", "cosine", "dream")
 

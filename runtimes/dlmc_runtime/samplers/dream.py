@@ -105,6 +105,7 @@ class ConfidenceThreshold(MaskgitPlus):
     step before left undone; of these it commits the best one and all at least ``threshold`` sure.
     """
 
+    limited: ClassVar[bool] = False
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "defer_ids"})
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
