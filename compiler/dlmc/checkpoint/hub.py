@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlmc.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from dlmc_runtime.errors import CheckpointError, UsageError
 
-# Data only. Code and pickles are never asked for, nor is anything in sub-folders (adapters,
-# other formats of the same weights).
+# Data only. Code and pickles are never asked for, nor is anything in sub-folders (other formats of
+# the same weights) except an adapter that is named.
 WEIGHT_FILES = ["*.safetensors"]
 OTHER_FILES = ["*.json", "*.jinja"]
 IGNORED_FILES = ["*/*"]
 
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -32,6 +34,7 @@ def resolve(
     revision: str | None = None,
     *,
     weights: bool = True,
+    adapter: str | None = None,
     endpoint: str | None = None,
     cache_dir: Path | None = None,
 ) -> ResolvedCheckpoint:
@@ -41,6 +44,7 @@ def resolve(
         source: a folder, which wins, or ``owner/name``.
         revision: branch, tag or commit of the hub repository.
         weights: whether the weights are wanted; configuration and tokenizer always are.
+        adapter: a folder of the repository with an adapter, which is wanted as well.
         endpoint: address of the hub, instead of ``HF_ENDPOINT`` or the public one.
         cache_dir: where downloads are kept, instead of ``HF_HUB_CACHE``.
 
@@ -58,7 +62,11 @@ def resolve(
             f"{source!r} is neither a folder nor a hub id", "give a path or owner/name"
         )
     patterns = [*WEIGHT_FILES, *OTHER_FILES] if weights else OTHER_FILES
-    path = _download(source, revision, patterns, endpoint, cache_dir)
+    path = _download(source, revision, patterns, IGNORED_FILES, endpoint, cache_dir)
+    if adapter is not None and _FOLDER.fullmatch(adapter):
+        files = [f"{adapter}/{file}" for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
+        wanted = files if weights else files[:1]
+        _download(source, path.name, wanted, [], endpoint, cache_dir)
     return ResolvedCheckpoint(path, source, path.name)
 
 
@@ -66,6 +74,7 @@ def _download(
     source: str,
     revision: str | None,
     patterns: list[str],
+    ignored: list[str],
     endpoint: str | None,
     cache_dir: Path | None,
 ) -> Path:
@@ -81,7 +90,7 @@ def _download(
             endpoint=endpoint,
             cache_dir=cache_dir,
             allow_patterns=patterns,
-            ignore_patterns=IGNORED_FILES,
+            ignore_patterns=ignored,
             library_name="dlmc",
         )
     return Path(folder)

@@ -44,6 +44,12 @@ def command(
         list[int] | None,
         typer.Option(metavar="ID", help="Never predict this id; repeatable."),
     ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Add an adapter that each row can switch on, for drafts."
+        ),
+    ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Take defaults from this recipe (name or file).")
     ] = None,
@@ -82,6 +88,7 @@ def command(
         candidates=candidates,
         variant=_variant(emit_logits=emit_logits, guided=guided),
         suppress=tuple(suppress or ()),
+        adapter=adapter,
         recipe=recipe,
         weights=not no_weights,
         tokenizer=not no_tokenizer,
@@ -143,6 +150,7 @@ def describe(plan: "ExportPlan") -> dict[str, str]:
         f" {denoiser.head_dim}, mlp {denoiser.intermediate_size},"
         f" vocabulary {denoiser.vocab_size}",
         "parameters": f"{plan.parameters:,}{tied}",
+        "adapter": _adapter(plan),
         "weights": _weights(plan),
         "tokens": f"mask {spec.mask_id}, stop {_ids(spec.stop_ids)}, pad {spec.pad_id},"
         f" suppressed {_ids(plan.suppressed)}",
@@ -156,6 +164,13 @@ def describe(plan: "ExportPlan") -> dict[str, str]:
 
 def _ids(ids: tuple[int, ...]) -> str:
     return "+".join(map(str, ids)) or "none"
+
+
+def _adapter(plan: "ExportPlan") -> str:
+    denoiser = plan.spec.denoiser
+    if plan.adapter is None:
+        return "none"
+    return f"rank {denoiser.adapter_rank}, scale {denoiser.adapter_scale:g}"
 
 
 def _weights(plan: "ExportPlan") -> str:
@@ -186,6 +201,7 @@ def report(plan: "ExportPlan", *, exported: bool) -> dict[str, Any]:
         "regime": spec.regime,
         "block_length": spec.block_length,
         "shift": spec.shift,
+        "adapter_rank": spec.denoiser.adapter_rank,
         "mask_id": spec.mask_id,
         "stop_ids": list(spec.stop_ids),
         "suppressed": list(plan.suppressed),

@@ -22,6 +22,7 @@ class ExportOptions:
         variant: ``guided`` lets pairs of rows be combined (classifier-free guidance), ``logits``
             lets the graph hand out all logits as well, for validation.
         suppress: ids, besides the mask, that must never be predicted.
+        adapter: folder of an adapter that each row can switch on, in the checkpoint or elsewhere.
         recipe: name or path of a recipe.
         weights: whether the bundle holds weights; a bundle without cannot run.
         tokenizer: whether the bundle holds a tokenizer; a bundle without takes token ids.
@@ -38,6 +39,7 @@ class ExportOptions:
     candidates: int | None = None
     variant: HeadVariant = "plain"
     suppress: tuple[int, ...] = ()
+    adapter: str | None = None
     recipe: str | None = None
     weights: bool = True
     tokenizer: bool = True

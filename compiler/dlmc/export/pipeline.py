@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from dlmc.checkpoint import ADAPTER_CONFIG
 from dlmc.export.bundle_writer import BundleWriter
 from dlmc.export.document import CONFIG, GRAPH, build_manifest
 from dlmc.export.options import ExportOptions
@@ -31,6 +32,8 @@ def export_checkpoint(
     with BundleWriter(options.output, force=options.force) as bundle:
         bundle.write(GRAPH, _graph(plan))
         bundle.write(CONFIG, json.dumps(plan.config, indent=2).encode() + b"\n")
+        if plan.adapter is not None:
+            bundle.write(ADAPTER_CONFIG, json.dumps(plan.adapter.config, indent=2).encode() + b"\n")
         _add_weights(plan, bundle)
         _add_text(plan, bundle)
         bundle.finish(lambda files: build_manifest(plan, files))

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dlmc.checkpoint import (
+    Adapter,
     Checkpoint,
     ResolvedCheckpoint,
     TensorLocation,
     check_weights,
     expected_shapes,
+    read_adapter,
     resolve,
+    token_id,
 )
 from dlmc.export.bundle_writer import check_output
 from dlmc.export.defaults import TOLERANCES, default_profiles
@@ -21,7 +24,7 @@ from dlmc.export.text import Text, read_text
 from dlmc.export.weights import files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
-from dlmc_runtime.errors import UsageError
+from dlmc_runtime.errors import CheckpointError, UsageError
 from dlmc_runtime.manifest import Profile, SamplerSpec, TargetSpec, Tolerance
 
 
@@ -36,6 +39,7 @@ class ExportPlan:
         recipe: name of the recipe.
         config: contents of ``config.json``, without paths of the machine that wrote it.
         spec: the checkpoint as its family understands it, overrides applied.
+        adapter: what each row can switch on; None without such.
         suppressed: ids the graph never predicts, sorted.
         weights: where the values of every parameter lie; only imagined if
             ``options.weights`` is false.
@@ -54,6 +58,7 @@ class ExportPlan:
     recipe: str | None
     config: Mapping[str, Any]
     spec: FamilySpec
+    adapter: Adapter | None
     suppressed: tuple[int, ...]
     weights: Mapping[str, TensorLocation]
     text: Text | None
@@ -94,8 +99,12 @@ def plan_export(options: ExportOptions) -> ExportPlan:
     recipe = load(options.recipe) if options.recipe else None
     checkpoint, resolved = _open(options, recipe)
     family = _family(options, recipe, checkpoint.config)
-    overrides = _overrides(options, recipe)
+    overrides = _overrides(options, recipe, _mask_id(options, family, checkpoint))
     spec = family.read(checkpoint.config, checkpoint.generation_config, overrides)
+    adapter = _adapter(options, checkpoint, resolved)
+    if adapter is not None:
+        spec = adapter.applied(family, spec)
+        checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **adapter.tensors})
     suppressed = _suppressed(options, spec)
     wanted = options.tokenizer and resolved is not None  # a recipe has no tokenizer
     text = read_text(checkpoint, spec.denoiser.vocab_size) if wanted else None
@@ -106,6 +115,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
         recipe=recipe.name if recipe else None,
         config=_public(checkpoint.config),
         spec=spec,
+        adapter=adapter,
         suppressed=suppressed,
         weights=check_weights(family, spec, checkpoint)
         if options.weights
@@ -134,13 +144,13 @@ def _open(
         raise UsageError(
             f"recipe {options.recipe} names no checkpoint", "give one, or pass --no-weights"
         )
-    resolved = resolve(source, options.revision, weights=options.weights)
+    resolved = resolve(source, options.revision, weights=options.weights, adapter=options.adapter)
     opened = Checkpoint.open(resolved.path, weights=options.weights, tokenizer=options.tokenizer)
     return opened, resolved
 
 
 def _family(options: ExportOptions, recipe: Recipe | None, config: Mapping[str, Any]) -> Family:
-    family = detect(config, options.family)
+    family = detect(config, options.family, prefer=recipe.family if recipe else None)
     if recipe and recipe.family != family.name:
         raise UsageError(
             f"recipe {options.recipe} is for {recipe.family}, the checkpoint is {family.name}",
@@ -149,12 +159,38 @@ def _family(options: ExportOptions, recipe: Recipe | None, config: Mapping[str, 
     return family
 
 
-def _overrides(options: ExportOptions, recipe: Recipe | None) -> Overrides:
+def _mask_id(options: ExportOptions, family: Family, checkpoint: Checkpoint) -> int | None:
+    """Return the mask id as stated, or as the tokenizer knows it where no configuration does."""
+    config, text = checkpoint.config, family.mask_text
+    if options.mask_id is not None or text is None or config.get("mask_token_id") is not None:
+        return options.mask_id
+    found, vocab_size = token_id(checkpoint, text), config.get("vocab_size")
+    if found is not None and isinstance(vocab_size, int) and found >= vocab_size:
+        raise CheckpointError(
+            f"the tokenizer's {text} has the id {found}, the model knows ids below {vocab_size}",
+            "state the mask with --mask-id",
+        )
+    return found
+
+
+def _adapter(
+    options: ExportOptions, checkpoint: Checkpoint, resolved: ResolvedCheckpoint | None
+) -> Adapter | None:
+    if options.adapter is None:
+        return None
+    if resolved is None:
+        raise UsageError(
+            "a recipe alone has no adapter", "give a checkpoint, or leave out --adapter"
+        )
+    return read_adapter(checkpoint.root, options.adapter, weights=options.weights)
+
+
+def _overrides(options: ExportOptions, recipe: Recipe | None, mask_id: int | None) -> Overrides:
     candidates = options.candidates
     if candidates is None and recipe:
         candidates = recipe.candidates
     return Overrides(
-        mask_id=options.mask_id,
+        mask_id=mask_id,
         block_length=options.block_length,
         shift=options.shift,
         candidates=candidates,
@@ -184,7 +220,7 @@ def _profiles(recipe: Recipe | None, spec: FamilySpec) -> tuple[Profile, ...]:
     if recipe is None:
         return default_profiles(spec)
     _check_lengths(recipe, recipe.profiles, spec)
-    if max(profile.rows for profile in recipe.profiles) < spec.block_length:
+    if not any(profile.rows >= spec.rows_in(profile) for profile in recipe.profiles):
         raise UsageError(
             f"recipe {recipe.name} has no profile for a block of {spec.block_length}",
             "leave out --recipe or --block-length, or copy and correct it",

@@ -7,6 +7,7 @@ from typing import Any
 
 from dlmc.checkpoint.bounded_json import read_json
 from dlmc.checkpoint.checkpoint import Checkpoint
+from dlmc.checkpoint.token_ids import load_tokenizer
 from dlmc_runtime.errors import CheckpointError
 from dlmc_runtime.manifest import TextSpec
 
@@ -58,14 +59,7 @@ def read_text(checkpoint: Checkpoint, vocab_size: int) -> Text:
 
 def _check_tokenizer(path: Path, vocab_size: int) -> str:
     """Load the tokenizer once, as every run will, and compare its ids with the embedding."""
-    from tokenizers import Tokenizer
-
-    try:
-        vocabulary = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
-    except Exception as error:  # noqa: BLE001  (the library raises nothing narrower)
-        raise CheckpointError(
-            f"{path} is not a tokenizer ({error})", "download it again or pass --no-tokenizer"
-        ) from None
+    vocabulary = load_tokenizer(path).get_vocab(with_added_tokens=True)
     highest = max(vocabulary.values(), default=0)
     if highest < vocab_size:
         return ""

@@ -6,20 +6,21 @@ from typing import Any, Literal
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Regime, SamplerSpec
+from dlmc_runtime.manifest import Profile, Regime, SamplerSpec
 
 Shift = Literal[0, 1]
 
 _HEAD = "lm_head.weight"
 _LAYER = "{i}"
+_ADAPTER = ".o_adapter."
 
 # Parameters that only some networks have, by how their names end, and what tells.
 _OPTIONAL: Mapping[str, Callable[[DenoiserConfig], bool]] = {
     "_proj.bias": lambda denoiser: denoiser.qkv_bias,
     ".q_norm.weight": lambda denoiser: denoiser.qk_norm,
     ".k_norm.weight": lambda denoiser: denoiser.qk_norm,
-    ".o_adapter.a.weight": lambda denoiser: denoiser.adapter_rank > 0,
-    ".o_adapter.b.weight": lambda denoiser: denoiser.adapter_rank > 0,
+    f"{_ADAPTER}a.weight": lambda denoiser: denoiser.adapter_rank > 0,
+    f"{_ADAPTER}b.weight": lambda denoiser: denoiser.adapter_rank > 0,
     _HEAD: lambda denoiser: not denoiser.tie_word_embeddings,
 }
 
@@ -84,6 +85,14 @@ class FamilySpec:
     last_block: Literal["whole", "cut"] = "whole"
     seeded: bool = False
 
+    def rows_in(self, profile: Profile) -> int:
+        """Return how many rows of ``profile`` go through the head where a block is denoised.
+
+        A family that sees the whole sequence denoises no more of it than the profile holds.
+        """
+        whole = self.regime == "full"
+        return min(self.block_length, profile.block) if whole else self.block_length
+
     @property
     def sliding_window(self) -> int | None:
         """How far to either side layers with a second mask see; None without such."""
@@ -118,6 +127,11 @@ class Family:
     weights: Mapping[str, str]
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mask_text: str | None = None
+
+    @property
+    def takes_adapter(self) -> bool:
+        """Whether checkpoints may come with an adapter of attention's output projections."""
+        return any(_ADAPTER in name for name in self.weights)
 
     def mismatches(self, config: Mapping[str, Any]) -> list[str]:
         """Return, in words, what in the structure of ``config`` speaks against this family."""

@@ -43,11 +43,11 @@ def _shapes(field: str, profiles: Sequence[Profile], spec: FamilySpec) -> Iterat
         where = f"{field}.{index}"
         if spec.regime == "full" and profile.cache:
             yield f"{where}.cache: {spec.family} sees the whole sequence and has no exact cache"
-        if profile.block < spec.block_length:
+        if profile.block < spec.rows_in(profile):
             yield f"{where}.block: a block has {spec.block_length} positions"
         if max(profile.block, profile.cache) > spec.max_position_embeddings:
             yield f"{where}: exceeds the model's {spec.max_position_embeddings} positions"
-    if not any(profile.rows >= spec.block_length for profile in profiles):
+    if not any(profile.rows >= spec.rows_in(profile) for profile in profiles):
         yield f"{field}: none has rows for a block of {spec.block_length}"
 
 
@@ -87,7 +87,7 @@ def check_recipe(path: Path) -> list[str]:
     """Return every problem of a recipe file; an empty list means it is sound."""
     try:
         recipe = read_recipe(path)
-        family = detect(recipe.config)
+        family = detect(recipe.config, prefer=recipe.family)
         if family.name != recipe.family:
             return [f"family: {recipe.family!r}, but config is of {family.name}"]
         spec = family.read(recipe.config, recipe.generation_config, Overrides())

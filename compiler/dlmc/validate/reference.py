@@ -100,6 +100,8 @@ def load_reference(bundle: Bundle, profiles: Profiles) -> "TorchEngine":
     from safetensors import safe_open
 
     from dlmc import families
+    from dlmc.checkpoint import ADAPTER_CONFIG, parse_adapter
+    from dlmc.checkpoint.bounded_json import read_json
     from dlmc.denoiser.head import DenoiserWithHead, Head
     from dlmc.validate.torch_engine import TorchEngine
 
@@ -111,6 +113,9 @@ def load_reference(bundle: Bundle, profiles: Profiles) -> "TorchEngine":
         mask_id=manifest.tokens.mask, block_length=manifest.attention.block_length
     )
     spec = family.read(config, {}, overrides)
+    if ADAPTER_CONFIG in manifest.files:
+        adapter = read_json(bundle.root / ADAPTER_CONFIG)
+        spec = parse_adapter(adapter).applied(family, spec)
     names = family.weight_names(spec)
     head = Head(
         spec.denoiser.vocab_size,

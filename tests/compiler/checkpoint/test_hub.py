@@ -23,7 +23,9 @@ FILES = {
     "pytorch_model.bin": b"pickle",
     "training_args.pt": b"pickle",
     "README.md": b"# model",
+    "adapter/adapter_config.json": b"{}",
     "adapter/adapter_model.safetensors": b"other weights",
+    "adapter/adapter.py": b"raise SystemExit('remote code was run')",
 }
 REVISIONS = ("main", "v1", COMMIT)
 
@@ -150,6 +152,30 @@ def test_configuration_is_had_without_the_weights(imitation: HubImitation, tmp_p
     names = {path.name for path in found.path.iterdir()}
     assert names == {"config.json", "tokenizer.json", "chat_template.jinja"}
     assert not [path for path in imitation.requested if path.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_named_adapter_is_downloaded_as_well(
+    imitation: HubImitation, tmp_path: Path, *, weights: bool
+) -> None:
+    found = hub.resolve(
+        "owner/tiny",
+        weights=weights,
+        adapter="adapter",
+        endpoint=imitation.endpoint,
+        cache_dir=tmp_path,
+    )
+    names = {path.name for path in (found.path / "adapter").iterdir()}
+    assert names == {"adapter_config.json"} | ({"adapter_model.safetensors"} if weights else set())
+
+
+def test_an_adapter_elsewhere_is_not_asked_of_the_hub(
+    imitation: HubImitation, tmp_path: Path
+) -> None:
+    endpoint, cache = imitation.endpoint, tmp_path / "cache"
+    hub.resolve("owner/tiny", adapter=str(tmp_path), endpoint=endpoint, cache_dir=cache)
+    hub.resolve("owner/tiny", adapter="../adapter", endpoint=endpoint, cache_dir=cache)
+    assert not [path for path in imitation.requested if "adapter/" in path]
 
 
 def test_second_download_works_offline(imitation: HubImitation, tmp_path: Path) -> None:

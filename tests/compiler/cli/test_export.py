@@ -94,6 +94,17 @@ def test_shows_the_effective_configuration_first(dlmc, source, output, asked):
     assert rows["output"] == str(output)
 
 
+def test_an_adapter(dlmc, goldens, output, asked):
+    source = str(goldens / "nemotron_labs_diffusion")
+    line = ("export", source, "-o", str(output), "--no-tokenizer", "--adapter", "linear_spec_lora")
+    done = dlmc(*line, "--json")
+    assert "adapter     rank 128, scale 4" in done.err
+    assert done.json["adapter_rank"] == 128
+    assert "weights/adapter_model.safetensors" in done.json["weights"]
+    assert asked[0].adapter == "linear_spec_lora"
+    assert "there is no adapter lora" in dlmc(*line[:-1], "lora").err
+
+
 def test_warnings_are_shown(dlmc, source, output, asked):
     line = ("export", source, "-o", str(output), "--no-tokenizer", "--suppress", "311")
     done = dlmc(*line, "--suppress", "313")

@@ -222,8 +222,8 @@ def test_a_hub_id_is_recorded_with_its_commit(options, checkpoint, monkeypatch):
     assert (plan.source, plan.revision) == ("owner/name", "0123abc")
     plan_export(replace(options, source="owner/name", weights=False))
     assert asked == [
-        (("owner/name", "main"), {"weights": True}),
-        (("owner/name", None), {"weights": False}),
+        (("owner/name", "main"), {"weights": True, "adapter": None}),
+        (("owner/name", None), {"weights": False, "adapter": None}),
     ]
 
 
@@ -251,3 +251,98 @@ def test_truncated_weights_are_refused(make_checkpoint, options):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="truncated"):
         plan_export(replace(options, source=str(path.parent)))
+
+
+def tokenized(root, text, token=7):
+    """Write an A2D checkpoint whose mask only the tokenizer knows."""
+    from tokenizers import Tokenizer, models
+
+    root.mkdir()
+    config = {
+        "architectures": ["A2DQwen3LMHeadModel"],
+        "eos_token_id": 5,
+        "head_dim": 8,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "max_position_embeddings": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 32,
+    }
+    (root / "config.json").write_text(json.dumps(config))
+    vocabulary = {f"t{index}": index for index in range(40) if index != token} | {text: token}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))  # noqa: S106
+    tokenizer.save(str(root / "tokenizer.json"))
+    return ExportOptions(str(root), root.parent / "bundle", weights=False)
+
+
+def test_the_tokenizer_may_know_the_mask(tmp_path):
+    asked = tokenized(tmp_path / "source", "<|mask|>")
+    assert plan_export(asked).spec.mask_id == 7
+    assert plan_export(replace(asked, mask_id=9)).spec.mask_id == 9
+    assert plan_export(replace(asked, tokenizer=False)).spec.mask_id == 7
+    assert plan_export(replace(asked, family="a2d_bd3lm")).spec.regime == "block"
+
+
+def test_a_mask_that_the_tokenizer_does_not_know_either(tmp_path):
+    with pytest.raises(
+        CheckpointError, match="'mask_token_id' is missing: state it with --mask-id"
+    ):
+        plan_export(tokenized(tmp_path / "source", "[MASK]"))
+
+
+def test_a_mask_beyond_the_vocabulary(tmp_path):
+    asked = tokenized(tmp_path / "source", "<|mask|>", token=39)
+    with pytest.raises(CheckpointError, match=r"<\|mask\|> has the id 39, .* ids below 32"):
+        plan_export(asked)
+
+
+def test_a_recipe_says_which_family_reads_a_shared_configuration(tmp_path, recipe):
+    asked = tokenized(tmp_path / "source", "<|mask|>")
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    path = recipe(
+        family="a2d_bd3lm",
+        config=config,
+        profiles=[{"batch": 1, "block": 32, "cache": 64, "rows": 32}],
+    )
+    assert plan_export(replace(asked, recipe=path)).spec.family == "a2d_bd3lm"
+    with pytest.raises(UsageError, match="is for a2d_bd3lm, the checkpoint is a2d"):
+        plan_export(replace(asked, recipe=path, family="a2d"))
+
+
+def test_an_adapter_adds_its_tensors(goldens, tmp_path):
+    source = str(goldens / "nemotron_labs_diffusion")
+    asked = ExportOptions(source, tmp_path / "bundle", tokenizer=False)
+    alone = plan_export(asked)
+    plan = plan_export(replace(asked, adapter="linear_spec_lora"))
+    assert alone.adapter is None
+    assert plan.adapter is not None
+    assert plan.adapter.rank == plan.spec.denoiser.adapter_rank == 128
+    assert plan.files.keys() - alone.files.keys() == {"weights/adapter_model.safetensors"}
+    assert plan.parameters - alone.parameters == 2 * 2 * 128 * 64
+    imagined = plan_export(replace(asked, adapter="linear_spec_lora", weights=False))
+    assert imagined.parameters == plan.parameters
+
+
+def test_an_adapter_that_does_not_fit(goldens, tmp_path, options):
+    nemotron = goldens / "nemotron_labs_diffusion"
+    with pytest.raises(UsageError, match="knows no adapters of sdar"):
+        plan_export(replace(options, adapter=str(nemotron / "linear_spec_lora")))
+    shutil.copytree(nemotron, tmp_path / "source")
+    config = tmp_path / "source" / "linear_spec_lora" / "adapter_config.json"
+    config.chmod(0o644)
+    config.write_text(config.read_text().replace('"r": 128', '"r": 64'))
+    asked = ExportOptions(str(tmp_path / "source"), tmp_path / "bundle", tokenizer=False)
+    with pytest.raises(CheckpointError, match=r"4 of another shape .*lora_A.weight' \[128, 64\]"):
+        plan_export(replace(asked, adapter="linear_spec_lora"))
+
+
+def test_a_recipe_alone_has_no_adapter(tmp_path, recipe):
+    asked = ExportOptions(
+        None, tmp_path / "bundle", recipe=recipe(), weights=False, adapter="linear_spec_lora"
+    )
+    with pytest.raises(UsageError, match="a recipe alone has no adapter"):
+        plan_export(asked)

@@ -5,7 +5,7 @@ import pytest
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.families import FAMILIES, Family, FamilySpec, Overrides
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import SamplerSpec
+from dlmc_runtime.manifest import Profile, Regime, SamplerSpec
 
 SPEC = FamilySpec(
     family="any",
@@ -70,3 +70,12 @@ def test_the_sliding_window_is_that_of_the_network():
     assert SPEC.sliding_window is None
     sliding = replace(SPEC, denoiser=replace(SPEC.denoiser, sliding_window=64))
     assert sliding.sliding_window == 64
+
+
+@pytest.mark.parametrize(
+    ("regime", "length", "block", "rows"),
+    [("full", 4, 16, 4), ("full", 64, 16, 16), ("block", 4, 16, 4), ("context", 64, 16, 64)],
+)
+def test_rows_through_the_head(regime: Regime, length: int, block: int, rows: int):
+    spec = replace(SPEC, regime=regime, block_length=length)
+    assert spec.rows_in(Profile(batch=1, block=block, cache=0, rows=1)) == rows

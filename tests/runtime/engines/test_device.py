@@ -185,6 +185,20 @@ def test_inputs_that_the_manifest_describes_otherwise_are_refused(trt, root):
     engine.close()
 
 
+def test_inputs_that_not_every_graph_has_reach_it(trt, tmp_path):
+    root = handmade.write(tmp_path / "extended", extended=True)
+    fake_tensorrt.write_engine(root)
+    engine = load(root)
+    cache = engine.cache(2, 24)
+    for index in (2, 3, 2):
+        inputs = fed(engine, index)
+        wanted = handmade.feed_extras(inputs)
+        found = engine.forward(inputs, cache, [])
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
+    engine.close()
+
+
 def test_inputs_that_the_manifest_lacks_are_refused(trt, root):
     bundle = Bundle.open(root)
     odd = bundle.manifest.model_copy(update={"inputs": bundle.manifest.inputs[:-1]})

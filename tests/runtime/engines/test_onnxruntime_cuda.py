@@ -76,6 +76,19 @@ def test_it_answers_what_the_unbound_session_answers(engine, root, index):
         np.testing.assert_array_equal(ours.past[name], array)
 
 
+def test_inputs_that_not_every_graph_has_reach_it(tmp_path):
+    root = handmade.write(tmp_path / "extended", extended=True)
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    engine = bound(root)
+    for profile in engine.profiles:
+        inputs = fed(engine, engine.profiles.index(profile))
+        wanted = handmade.feed_extras(inputs)
+        found = engine.forward(inputs, engine.cache(profile.batch, profile.cache), [])
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
+    engine.close()
+
+
 SAMPLERS = {
     "llada": SamplerConfig(steps=3, block_length=5),
     "sdar": SamplerConfig(name="low_confidence_dynamic", threshold=0.5),
