@@ -23,6 +23,7 @@ def predict(
             what else it needs.
         uniform: float32 [n] in [0, 1), the draw of each position.
     """
+    needs = sampler.asks_for(config)
     if config.top_k or config.top_p < 1.0:
         tokens, confidence, weights = _filtered(said, config, sampler, uniform)
         margin = -np.diff(weights[:, :2], axis=1)[:, 0] if weights.shape[1] > 1 else confidence
@@ -36,15 +37,15 @@ def predict(
         confidence = np.exp(logits / divisor - normaliser)
         entropy = said.tempered_entropy if tempered else said.entropy
         margin = confidence
-        if "margin" in sampler.needs:
+        if "margin" in needs:
             two = np.exp(said.top_logits[:, :2] / np.float64(divisor) - normaliser[:, None])
             margin = -np.diff(two, axis=1)[:, 0]
     return Prediction(
         tokens,
         confidence,
-        margin=margin if "margin" in sampler.needs else None,
-        entropy=entropy.astype(np.float64) if "entropy" in sampler.needs else None,
-        candidates=candidates(said) if "candidates" in sampler.needs else None,
+        margin=margin if "margin" in needs else None,
+        entropy=entropy.astype(np.float64) if "entropy" in needs else None,
+        candidates=candidates(said) if "candidates" in needs else None,
     )
 
 

@@ -156,7 +156,7 @@ def _dllm(case: Case) -> Plan:
         schedule="cosine" if "Cosine" in case.data["scheduler"] else "linear",
         temperature=p.pop("temperature", 0.0),
         block_length=None if blocks else block,
-        defer_ids=begin,
+        uncounted_ids=begin,
         guidance=guidance,
         guidance_keep=tuple(p.pop("cfg_keep_tokens", ()) or ()),
     )

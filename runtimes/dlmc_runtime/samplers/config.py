@@ -34,7 +34,9 @@ class SamplerConfig:
         eps: where Dream's time ends.
         alg_temp: above 0, Dream's samplers draw positions instead of taking the best.
         defer_ids: predictions of these ids are committed last (LLaDA's
-            ``confidence_eos_eot_inf``, dllm's ``begin_suppress_tokens``).
+            ``confidence_eos_eot_inf``).
+        uncounted_ids: ids that confidence leaves out of the distribution, as if they could not be
+            predicted; predictions of them have confidence 0 (dllm's ``begin_suppress_tokens``).
         guidance: scale of classifier-free guidance; 0 turns it off.
         guidance_keep: ids that the unguided row keeps; it has masks for the rest of the prompt.
         most: most positions a step commits; None for no limit.
@@ -60,6 +62,7 @@ class SamplerConfig:
     eps: float = 1e-3
     alg_temp: float | None = None
     defer_ids: tuple[int, ...] = ()
+    uncounted_ids: tuple[int, ...] = ()
     guidance: float = 0.0
     guidance_keep: tuple[int, ...] = ()
     most: int | None = None
@@ -156,6 +159,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("eps", lambda v: _real(v) and 0 < v < 1, "above 0 and below 1"),
     ("alg_temp", _not_negative, _AMOUNT),
     ("defer_ids", _ids, "a tuple of token ids"),
+    ("uncounted_ids", _ids, "a tuple of token ids"),
     ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),
     ("guidance_keep", _ids, "a tuple of token ids"),
     ("most", _at_least(1), _COUNT),
