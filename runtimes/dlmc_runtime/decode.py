@@ -206,8 +206,9 @@ def _apply(
     count = task.head_end - task.head_start
     said = outputs.row(slot, 0, count)
     denoised = task.kind in ("denoise", "refresh")
-    if denoised and task.shift and row.edge is not None and task.head_start == row.cached:
-        said = said.led_by(row.edge)
+    edge = row.leading(task)
+    if edge is not None:
+        said = said.led_by(edge)
     config, sampler = row.request.sampler, type(row.sampler)
     if not row.regime.draws(task):
         config, sampler = _GREEDY, Sampler

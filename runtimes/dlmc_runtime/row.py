@@ -136,6 +136,11 @@ class Row:
         masked, tokens = self.masked[window].copy(), self.canvas[window].copy()
         return BlockState(masked, self.step, self.masks, tokens, self.given[window])
 
+    def leading(self, task: Task) -> Outputs | None:
+        """Return what the cache's last position said, where a task reads the one after it."""
+        reads = task.kind in ("denoise", "refresh") and task.shift
+        return self.edge if reads and task.head_start == self.cached else None
+
     def done(self, task: Task, prediction: Prediction, said: Outputs) -> None:
         """Take note of a forward.
 

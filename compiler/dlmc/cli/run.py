@@ -19,8 +19,9 @@ from dlmc.cli.console import (
     say,
     say_json,
 )
+from dlmc_runtime import samplers
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.samplers import HEEDED, SAMPLERS
+from dlmc_runtime.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
@@ -170,9 +171,7 @@ def choose_sampler(
     if name is not None and name != default.name:
         default = type(default)(name=name)
     paces = {key for key in ("steps", "threshold", "factor") if given.get(key) is not None}
-    for key in sorted(paces - {"steps"} - HEEDED[default.name]):
-        raise UsageError(f"{default.name} takes no {key}", "leave it out or name another sampler")
-    if paces and "factor" in HEEDED[default.name]:
+    if paces and "factor" in samplers.find(default.name).heeds:
         default = replace(default, steps=None, threshold=None, factor=None)
     return default.updated(**given)
 

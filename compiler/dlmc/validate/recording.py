@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from dlmc_runtime import decode, samplers
 from dlmc_runtime.cache import Cache, Contents
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
-from dlmc_runtime.prediction import predict
-from dlmc_runtime.row import Request, Row, Task
+from dlmc_runtime.prediction import candidates, predict
+from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Ints, Prediction
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.task import Task
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -28,27 +29,34 @@ class Choice:
         sampler: the row's sampler.
         block: where the block stands.
         noise: float64 [n], the uniform numbers of samplers that ask for them.
+        edge: what the cache's last position said about the block's first, where that counts.
     """
 
     sampler: SamplerConfig
     block: BlockState
     noise: Floats | None = None
+    edge: Outputs | None = None
 
     def predict(self, outputs: Outputs) -> Prediction:
         """Return what ``outputs`` predict for the ``n`` positions of the block, in row 0."""
         count = len(self.block.masked)
-        tempered = samplers.build(self.sampler).tempered
+        kind, said = samplers.find(self.sampler.name), outputs.row(0, 0, count)
+        if self.edge is not None:
+            said = said.led_by(self.edge)
         # At temperature 0 nothing is drawn: the uniform numbers of the head do not matter.
         uniform = np.zeros(count, np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):  # a broken engine answers anything
-            prediction = predict(
-                outputs, 0, count, self.sampler, tempered=tempered, uniform=uniform
-            )
-        return Prediction(prediction.tokens, prediction.confidence, self.noise)
+        # A broken engine answers anything.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            prediction = predict(said, self.sampler, kind, uniform)
+        shadow = candidates(outputs.row(0, count, 2 * count)) if "shadow" in kind.needs else None
+        return replace(prediction, noise=self.noise, shadow=shadow)
 
     def select(self, prediction: Prediction) -> Bools:
         """Return bool [n]: the positions that the sampler commits."""
-        return samplers.build(self.sampler).select(prediction, self.block)
+        sampler = samplers.build(self.sampler)
+        # One that goes by the steps before is asked as at a block's first.
+        block = replace(self.block, step=0) if sampler.remembers else self.block
+        return sampler.select(sampler.adjust(prediction, block), block)
 
 
 @dataclass(frozen=True)
@@ -186,13 +194,15 @@ def _step(
     batch: decode.Batch, row: Row, prompt: int, recorder: _Recorder, uniforms: _Uniforms
 ) -> State:
     task, canvas, masked = row.task(batch.chunk), row.canvas.copy(), row.masked.copy()
-    block = BlockState(masked[row.start : row.end].copy(), row.step, row.masks)
+    block, edge = row.state(), row.leading(task)
     decode.step(batch)
     if recorder.seen is None:
         raise RuntimeError("the step ran no forward")
     inputs, past, stores, outputs, kept = recorder.seen
-    noise = uniforms.last if row.sampler.noisy else None
-    choice = Choice(row.request.sampler, block, noise) if task.kind == "denoise" else None
+    config = row.request.sampler
+    noise = uniforms.last if "noise" in row.sampler.asks_for(config) else None
+    decided = task.kind in ("denoise", "refresh")
+    choice = Choice(config, block, noise, edge) if decided else None
     return State(
         prompt,
         row.forwards,

@@ -25,9 +25,10 @@ from dlmc_runtime.manifest import (
     TensorSpec,
     TokenId,
 )
-from dlmc_runtime.row import Task
+from dlmc_runtime.masks import Own
 from dlmc_runtime.samplers.base import BlockState
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.task import Kind, Task
 
 Run = Callable[[Arrays], Arrays]
 
@@ -35,11 +36,19 @@ INPUTS, OUTPUTS, STATES = "inputs.json", "outputs.json", "states.json"
 
 
 class _Task(Record):
-    kind: Literal["prefill", "denoise", "commit"]
+    kind: Kind
     start: Natural
     end: Natural
     head_start: Natural
     head_end: Natural
+    own: Own
+    visible: Natural
+    hole: tuple[Natural, Natural]
+    shift: Literal[0, 1]
+    at: Natural
+    kept: Natural
+    shadow: tuple[Natural, Natural]
+    adapter: bool
 
 
 class _State(Record):

@@ -19,6 +19,7 @@ class Credit(Ranked):
     no candidate of the position in a step has no use of its credit in that step.
     """
 
+    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "defer_ids"})
 

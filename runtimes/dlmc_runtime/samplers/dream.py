@@ -106,6 +106,7 @@ class ConfidenceThreshold(MaskgitPlus):
     """
 
     limited: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "defer_ids"})
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:

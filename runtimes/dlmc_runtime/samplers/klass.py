@@ -29,6 +29,7 @@ class Klass(Ranked):
     is taken from noised logits; neither is followed.)
     """
 
+    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset(
         {"steps", "threshold", "kl_threshold", "schedule", "defer_ids"}

@@ -32,6 +32,7 @@ class Wino(Sampler):
     """
 
     revises: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"shadow"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "revoke_threshold"})
 

@@ -11,9 +11,9 @@ from dlmc.validate.tolerances import EXACT
 from dlmc_runtime.cache import Contents
 from dlmc_runtime.engines.base import Inputs, Outputs
 from dlmc_runtime.manifest import Profile, Tolerance
-from dlmc_runtime.row import Task
 from dlmc_runtime.samplers.base import BlockState
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.task import Task
 
 COUNT = 4
 STRICT = {**EXACT, "sampled_logit": Tolerance(atol=0.05), "logsumexp": Tolerance(atol=0.05)}

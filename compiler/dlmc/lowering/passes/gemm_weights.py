@@ -18,11 +18,15 @@ class GemmWeights(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the products."""
         rows = _Rows(model.graph)
-        found = [(node, operands) for node in model.graph if (operands := _operands(node))]
-        for node, operands in found:
-            rows.replace(node, *operands)
+        modified = False
+        for node in tuple(model.graph):
+            # Asked only now: what a product multiplies may itself have been a product.
+            operands = _operands(node)
+            if operands is not None:
+                rows.replace(node, *operands)
+                modified = True
         remove_unread(model.graph)
-        return ir.passes.PassResult(model, modified=bool(found))
+        return ir.passes.PassResult(model, modified=modified)
 
     def ensures(self, model: ir.Model) -> None:
         """No product reads a transposed weight."""
