@@ -9,12 +9,14 @@ from dlmc_runtime.version import __version__
 if TYPE_CHECKING:
     from dlmc_runtime.events import Committed, Denoised, Event, Finished, Result
     from dlmc_runtime.generate import Generator
+    from dlmc_runtime.infill import Hole
     from dlmc_runtime.row import Request
     from dlmc_runtime.samplers.config import SamplerConfig
 
 # Loaded at first use: importing the package must cost next to nothing.
 _LAZY = {
     "Generator": "generate",
+    "Hole": "infill",
     "Request": "row",
     "SamplerConfig": "samplers.config",
     "Committed": "events",
@@ -31,6 +33,7 @@ __all__ = [
     "Event",
     "Finished",
     "Generator",
+    "Hole",
     "Request",
     "Result",
     "SamplerConfig",

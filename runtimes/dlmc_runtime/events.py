@@ -12,12 +12,13 @@ class Result:
 
     Attributes:
         text: the generated text; empty for a bundle without a tokenizer.
-        tokens: generated ids up to, and without, the stop id.
+        tokens: generated ids up to, and without, the stop id; of a template those of its holes.
         prompt_tokens: number of prompt ids.
         forwards: engine runs this row took part in: prefill, denoise and commit.
         finish_reason: ``stop``, ``length``, or ``steps`` where a block still had masks at its
             limit of steps and was finished by the last of them.
         seconds: wall time from the first forward to the last of the call.
+        spans: the text in each hole of a template, whose ``text`` is all of it, filled.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Result:
     forwards: int
     finish_reason: str
     seconds: float
+    spans: tuple[str, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:

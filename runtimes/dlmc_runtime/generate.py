@@ -9,11 +9,12 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
 
 import numpy as np
 
-from dlmc_runtime import decode, engines, legal
+from dlmc_runtime import decode, engines, infill, legal
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
 from dlmc_runtime.events import Event, Finished, Result
+from dlmc_runtime.infill import Template
 from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.reader import Reader
@@ -35,6 +36,18 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     early_exit: bool
     keep_cache: bool
+
+
+class InfillOptions(TypedDict, total=False):
+    """Keyword arguments of `Generator.infill_request`, and so of `infill`."""
+
+    max_new_tokens: int | None
+    sampler: SamplerConfig | None
+    seed: int
+
+
+# Most tokens in growing spans, unless a request says otherwise; what DreamOn's authors use.
+_SPAN = 64
 
 
 def _is_one(prompt: object) -> TypeGuard[Prompt]:
@@ -138,36 +151,90 @@ class Generator:
             raise UsageError(problem, "give texts of at least one character")
         if stop and self.text is None:
             raise RequestError("the bundle has no tokenizer", "give no stop strings")
-        limit = self.manifest.model.max_position_embeddings
-        if len(ids) + count > limit:
-            raise RequestError(
-                f"prompt ({len(ids)} tokens) and answer ({count}) exceed the model's {limit}",
-                "shorten the prompt or ask for fewer tokens",
-            )
-        config = self.sampler if sampler is None else sampler
-        if not isinstance(config, SamplerConfig):
-            raise UsageError(f"sampler is {config!r}", "give a SamplerConfig")
-        legal.check(config, self.manifest)
+        self._check_length(len(ids), count)
+        config = self._config(sampler)
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
         return Request(ids, count, config, _whole("seed", seed, 0), rule, early_exit, keep_cache)
 
+    def infill_request(
+        self,
+        template: Template,
+        *,
+        max_new_tokens: int | None = None,
+        sampler: SamplerConfig | None = None,
+        seed: int = 0,
+    ) -> Request:
+        """Check and complete what a row with holes asks for.
+
+        Args:
+            template: text in which ``<mask:16>`` stands for 16 missing tokens, or a list of texts,
+                token ids and `Hole`.
+            max_new_tokens: most tokens in all holes together, where the model lets them grow
+                (DreamOn); other models fill holes as they are.
+            sampler: of the row.
+            seed: of the row.
+
+        Raises:
+            UsageError: the template or an argument is illegal.
+            RequestError: this model cannot fill spans.
+        """
+        encoded = infill.encode(template, self.manifest, self._tokenize)
+        self._check_ids(encoded.ids)
+        length = sum(end - begin for begin, end in encoded.holes)
+        grows = self.manifest.tokens.expand is not None
+        if max_new_tokens is not None and not grows:
+            raise RequestError(
+                f"{self.manifest.family} fills spans as long as they are",
+                "leave out max_new_tokens",
+            )
+        most = (
+            max(length, _SPAN)
+            if max_new_tokens is None
+            else _whole("max_new_tokens", max_new_tokens, length)
+        )
+        count = most if grows else length
+        self._check_length(len(encoded.ids) - length, count)
+        config = self._config(sampler)
+        return Request(encoded.ids, count, config, _whole("seed", seed, 0), holes=encoded.holes)
+
+    def _config(self, sampler: SamplerConfig | None) -> SamplerConfig:
+        config = self.sampler if sampler is None else sampler
+        if not isinstance(config, SamplerConfig):
+            raise UsageError(f"sampler is {config!r}", "give a SamplerConfig")
+        legal.check(config, self.manifest)
+        return config
+
+    def _check_length(self, given: int, count: int) -> None:
+        limit = self.manifest.model.max_position_embeddings
+        if given + count > limit:
+            raise RequestError(
+                f"prompt ({given} tokens) and answer ({count}) exceed the model's {limit}",
+                "shorten the prompt or ask for fewer tokens",
+            )
+
+    def _tokenize(self, text: str) -> list[int]:
+        if self.text is None:
+            raise RequestError("the bundle has no tokenizer", "give token ids")
+        return self.text.encode(text)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        size = self.manifest.model.vocab_size
+        outside = [token for token in ids if not 0 <= token < size]
+        if outside:
+            raise RequestError(f"the prompt holds token id {outside[0]}", f"ids end at {size - 1}")
+
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
-            if self.text is None:
-                raise RequestError("the bundle has no tokenizer", "give token ids")
-            ids = tuple(self.text.encode(prompt))
+            ids = tuple(self._tokenize(prompt))
         elif _is_one(prompt):
             ids = tuple(int(token) for token in prompt)
         else:
             raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
         if not ids:
             raise RequestError("the prompt is empty", "give at least one token")
-        size = self.manifest.model.vocab_size
-        outside = [token for token in ids if not 0 <= token < size]
-        if outside:
-            raise RequestError(f"the prompt holds token id {outside[0]}", f"ids end at {size - 1}")
+        self._check_ids(ids)
         return ids
 
     # To a type checker a string is also a sequence of strings: the first overload decides.
@@ -196,6 +263,18 @@ class Generator:
         if not isinstance(several, Iterable):
             raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
         return self.run([self.request(one, **options) for one in several])
+
+    def infill(self, template: Template, **options: Unpack[InfillOptions]) -> Result:
+        """Fill the holes of a template.
+
+        Args:
+            template: as in `infill_request`; ``prefix<mask:16>suffix`` fills in the middle.
+            options: the keyword arguments of `infill_request`.
+
+        Returns:
+            A result whose ``text`` is the whole template, filled, and ``spans`` what is in it.
+        """
+        return self.run([self.infill_request(template, **options)])[0]
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Serve requests in batches as wide as the engine allows."""

@@ -117,13 +117,25 @@ class Attention(Record):
 
 
 class Tokens(Record):
-    """Special token ids. ``suppressed`` ids can never be predicted: the graph forbids them."""
+    """Special token ids.
+
+    Attributes:
+        mask: what is still to be predicted.
+        stop: what ends a text.
+        pad: fills unused positions.
+        bos: what begins a text.
+        suppressed: ids that can never be predicted: the graph forbids them.
+        expand: an id that stands for two masks in a span that may grow (DreamOn).
+        delete: an id that takes its position out of such a span.
+    """
 
     mask: TokenId
     stop: tuple[TokenId, ...]
     pad: TokenId
     bos: TokenId | None = None
     suppressed: tuple[TokenId, ...]
+    expand: TokenId | None = None
+    delete: TokenId | None = None
 
 
 class Head(Record):

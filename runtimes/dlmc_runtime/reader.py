@@ -52,10 +52,12 @@ class Reader:
         return text[: len(text) - self.held] if self.held else text
 
     def _result(self, final: list[int], seconds: float) -> Result:
+        spans = self.row.spans()
         return Result(
             text=self.text,
-            tokens=tuple(final),
-            prompt_tokens=self.row.prompt_length,
+            tokens=tuple(token for span in spans for token in span) if spans else tuple(final),
+            spans=tuple(self.codec.decode(span) for span in spans) if self.codec else (),
+            prompt_tokens=int(self.row.given.sum()),
             forwards=self.row.forwards,
             finish_reason=self._reason(),
             seconds=seconds,
@@ -64,4 +66,5 @@ class Reader:
     def _reason(self) -> str:
         if self.row.forced:
             return "steps"
-        return "length" if self.row.ending is None else "stop"
+        ended = self.row.ending is not None or bool(self.row.holes)
+        return "stop" if ended else "length"

@@ -1,6 +1,6 @@
 """One request in flight: its canvas, what is final of it, and what its sampler decides."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -71,21 +71,22 @@ class Row:
         self, request: Request, manifest: Manifest, uniforms: Uniforms | None = None
     ) -> None:
         self.request, self.attention = request, manifest.attention
-        self.shift, self.mask_id = manifest.shift, manifest.tokens.mask
+        self.shift, self.tokens = manifest.shift, manifest.tokens
+        self.mask_id = manifest.tokens.mask
         self.sampler = samplers.build(request.sampler)
         self.uniforms = np.random.default_rng(request.seed) if uniforms is None else uniforms
         self.prompt_length = len(request.prompt)
-        holes = request.holes
-        self.answer_start = 0 if holes else self.prompt_length
-        self.answer_end = self.prompt_length + (0 if holes else request.max_new_tokens)
+        self.holes = list(request.holes)
+        # A template is all of it the answer: what is given in it is known from the start.
+        self.answer_start = 0 if self.holes else self.prompt_length
+        self.answer_end = self.prompt_length + (0 if self.holes else request.max_new_tokens)
         block = request.sampler.block_length or self.attention.block_length
-        start = 0 if holes else self.prompt_length
-        self.blocks = Blocks.of(self.attention, block, start, self.answer_end)
+        self.blocks = Blocks.of(self.attention, block, self.answer_start, self.answer_end)
         length = self.blocks.end
         self.canvas = np.full(length, self.mask_id, np.int64)
         self.canvas[: self.prompt_length] = request.prompt
         self.masked = np.arange(length) >= self.prompt_length
-        for begin, end in holes:
+        for begin, end in self.holes:
             self.masked[begin:end] = True
             self.canvas[begin:end] = self.mask_id
         self.given = ~self.masked
@@ -175,6 +176,26 @@ class Row:
             self.masked[window][reopened] = True
         self.step += 1
 
+    def splice(self, position: int, count: int) -> None:
+        """Put ``count`` masks in the place of one position of a hole, and move what follows."""
+        behind = slice(position + 1, None)
+        self.canvas = np.concatenate(
+            (self.canvas[:position], np.full(count, self.mask_id), self.canvas[behind])
+        )
+        self.masked = np.concatenate(
+            (self.masked[:position], np.ones(count, np.bool_), self.masked[behind])
+        )
+        self.given = np.concatenate(
+            (self.given[:position], np.zeros(count, np.bool_), self.given[behind])
+        )
+        grown = count - 1
+        self.holes = [
+            (begin + grown * (begin > position), end + grown * (end > position))
+            for begin, end in self.holes
+        ]
+        self.answer_end = self.firm = len(self.canvas)
+        self.blocks = replace(self.blocks, end=len(self.canvas))
+
     def plant(self, position: int, token: int) -> None:
         """Fix one position, unless it is decided or beyond the canvas."""
         if position < len(self.canvas) and self.masked[position]:
@@ -196,6 +217,10 @@ class Row:
     def settled(self) -> bool:
         """Whether the text is known to its end."""
         return self.ending is not None or self.known >= self.answer_end
+
+    def spans(self) -> list[list[int]]:
+        """Return what the holes of a template hold."""
+        return [self.canvas[begin:end].tolist() for begin, end in self.holes]
 
     def answer(self) -> list[int]:
         """Return the generated ids that are final, stop ids included, at most max_new_tokens."""

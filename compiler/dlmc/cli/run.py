@@ -1,9 +1,9 @@
 """`dlmc run`: a prompt in, text out."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 MAX_PROMPT_BYTES = 16 << 20
 
 View = Callable[["Event"], object]
+
+SamplerOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other parameter of the sampler, see docs/samplers.md; repeatable.",
+    ),
+]
 
 
 def command(
@@ -61,6 +70,23 @@ def command(
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the tokens of this much probability.")
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="none, prefix or dual: Fast-dLLM's caches for LLaDA, Dream and the like."
+        ),
+    ] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Scale of classifier-free guidance (export --guided).")
+    ] = None,
+    options: SamplerOptions = None,
+    infill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help='Fill the holes of "before<mask:16>after" instead of answering.',
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     stop: Annotated[
         list[str] | None,
@@ -90,21 +116,30 @@ def command(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "cache": cache,
+        "guidance": guidance,
+        **sampler_options(options),
     }
     SamplerConfig().updated(name=sampler, **given)  # a mistake is found before a load of minutes
     if system is not None and chat is False:
         raise UsageError("--system needs a chat", "leave out --no-chat")
-    text = read_prompt(prompt)
+    for_answers = {
+        "PROMPT": prompt,
+        "--chat": chat,
+        "--system": system,
+        "--stop": stop,
+        "--ignore-eos": ignore_eos or None,
+    }
+    text = read_prompt(prompt) if infill is None else _only(infill, for_answers)
     with Generator.load(bundle, target) as generator:
         config = choose_sampler(generator.sampler, sampler, given)
-        options: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens,
-            "sampler": config,
-            "seed": seed,
-            "stop": stop or (),
-            "ignore_eos": ignore_eos,
-        }
-        events = generator.stream(render(generator, text, chat=chat, system=system), **options)
+        same: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampler": config, "seed": seed}
+        if infill is not None:
+            request = generator.infill_request(text, **same)
+        else:
+            rendered = render(generator, text, chat=chat, system=system)
+            request = generator.request(rendered, stop=stop or (), ignore_eos=ignore_eos, **same)
+        events = generator.events([request])
         streaming = on_terminal() and not as_json and not watch
         with _view(generator, streaming=streaming, watch=watch) as view:
             result = follow(events, view)
@@ -115,6 +150,14 @@ def command(
         say("" if streaming else shown)
     if stats or (on_terminal() and not as_json):
         note(speed(result))
+
+
+def _only(infill: str, others: dict[str, Any]) -> str:
+    """Return the template; refuse what makes sense for answers only."""
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(f"--infill goes without {name}", "leave one of them out")
+    return infill
 
 
 def read_prompt(argument: str | None) -> str:
@@ -174,6 +217,40 @@ def choose_sampler(
     if paces and "factor" in samplers.find(default.name).heeds:
         default = replace(default, steps=None, threshold=None, factor=None)
     return default.updated(**given)
+
+
+def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """Return parameters of a sampler given as ``name=value``; lists are separated by commas.
+
+    Raises:
+        UsageError: a text is of another form.
+    """
+    from dlmc_runtime import SamplerConfig
+
+    known = {field.name: field.type for field in fields(SamplerConfig)}
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in known or name == "name":
+            raise UsageError(
+                f"--set {text} names no parameter of samplers",
+                f"write NAME=VALUE with one of {', '.join(sorted(known.keys() - {'name'}))}",
+            )
+        found[name] = _value(name, value, str(known[name]))
+    return found
+
+
+def _value(name: str, value: str, kind: str) -> Any:
+    """Return a text as the type that a parameter has."""
+    try:
+        if "tuple" in kind:
+            return tuple(int(part) for part in value.split(",") if part)
+        if "int" in kind:
+            return int(value)
+        return float(value) if "float" in kind else value
+    except ValueError:
+        wanted = "ids separated by commas" if "tuple" in kind else "a number"
+        raise UsageError(f"--set {name}={value}", f"give {wanted}") from None
 
 
 def _view(generator: "Generator", *, streaming: bool, watch: bool) -> AbstractContextManager[View]:

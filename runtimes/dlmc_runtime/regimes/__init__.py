@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from dlmc_runtime.regimes.base import Regime
 from dlmc_runtime.regimes.exact import Exact
+from dlmc_runtime.regimes.expanding import Expanding
 from dlmc_runtime.regimes.speculative import Speculative
 from dlmc_runtime.regimes.whole import Shadowed, Whole
 
@@ -19,5 +20,7 @@ _BY_SAMPLER: dict[str, type[Regime]] = {
 
 def choose(row: "Row") -> Regime:
     """Return the regime of a row: its sampler's own, or else that of its model."""
+    if row.holes and row.tokens.expand is not None:
+        return Expanding(row)
     usual = Whole if row.attention.regime == "full" else Exact
     return _BY_SAMPLER.get(row.request.sampler.name, usual)(row)
