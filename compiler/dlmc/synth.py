@@ -93,7 +93,8 @@ class Blueprint:
                 room for bytes and special tokens.
             CheckpointError: the family refuses the configuration, scaled or not.
         """
-        original = family.read(config, generation_config, Overrides()).denoiser
+        read = family.read(config, generation_config, Overrides())
+        original = read.denoiser
         if scale.head_dim is not None and "head_dim" not in family.size_keys:
             raise UsageError(
                 f"{family.name} checkpoints do not state the head size",
@@ -103,9 +104,11 @@ class Blueprint:
         for name, size in scale.sizes(original).items():
             scaled |= dict.fromkeys(family.size_keys.get(name, ()), size)
         if scale.vocab is not None:
+            if family.mask_text is not None:  # its family knows the mask of released sizes only
+                scaled.setdefault("mask_token_id", read.mask_id)
             _move_tokens(scaled, generation, scale.vocab)
         spec = family.read(scaled, generation, Overrides())
-        needed = BYTES + len(special_tokens(spec))
+        needed = BYTES + len(special_tokens(spec, family))
         if spec.denoiser.vocab_size < needed:
             raise UsageError(
                 f"a vocabulary of {spec.denoiser.vocab_size} is too small",
@@ -138,9 +141,9 @@ def _as_list(value: Any) -> list[int]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def special_tokens(spec: FamilySpec) -> dict[int, str]:
+def special_tokens(spec: FamilySpec, family: Family) -> dict[int, str]:
     """Return a text for every special id; one id in several roles has the first one's."""
-    names: dict[int, str] = {spec.mask_id: "<|mask|>"}
+    names: dict[int, str] = {spec.mask_id: family.mask_text or "<|mask|>"}
     for index, token in enumerate(spec.stop_ids):
         names.setdefault(token, f"<|stop_{index}|>" if index else "<|endoftext|>")
     names.setdefault(spec.pad_id, "<|pad|>")
@@ -164,7 +167,7 @@ def write_checkpoint(
         DlmcError: the disk refuses.
     """
     spec = blueprint.spec
-    special = special_tokens(spec)
+    special = special_tokens(spec, blueprint.family)
     with _staged(output) as folder:
         write_json(folder / CONFIG, {**blueprint.config, "torch_dtype": dtype})
         if blueprint.generation_config:

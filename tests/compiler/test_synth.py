@@ -18,13 +18,27 @@ from dlmc.families.sdar import SDAR
 from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
 from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
 
+UNSTATED = ("fast-dllm-v2-7b",)  # their files leave the mask to the family
 SMALL = Scale(layers=2, hidden=64, heads=4, vocab=300)
-RECIPES = ("llada-8b-instruct", "sdar-1.7b-chat", "sdar-8b-chat")
+RECIPES = (
+    "llada-8b-instruct",
+    "illada-8b-base",
+    "dream-v0-instruct-7b",
+    "sdar-1.7b-chat",
+    "sdar-8b-chat",
+    "qwen3-0.6b-diffusion-bd3lm",
+    "qwen2.5-coder-0.5b-instruct-diffusion-mdlm",
+    "fast-dllm-v2-7b",
+    "nemotron-labs-diffusion-8b",
+    "stable-diffcoder-8b-instruct",
+    "coda-v0-instruct",
+)
 
 
 def blueprint(recipe: str, scale: Scale) -> Blueprint:
     chosen = recipes.load(recipe)
-    return Blueprint.of(detect(chosen.config), chosen.config, chosen.generation_config, scale)
+    family = detect(chosen.config, prefer=chosen.family)
+    return Blueprint.of(family, chosen.config, chosen.generation_config, scale)
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "tiny-llada", "tiny-sdar"])
@@ -32,13 +46,14 @@ def test_round_trip(tmp_path: Path, recipe: str):
     plan = blueprint(recipe, SMALL)
     write_checkpoint(plan, tmp_path / "synthetic")
     checkpoint = Checkpoint.open(tmp_path / "synthetic")
-    family = detect(checkpoint.config)
+    original = recipes.load(recipe)
+    family = detect(checkpoint.config, prefer=original.family)
     spec = family.read(checkpoint.config, checkpoint.generation_config, Overrides())
     assert spec == plan.spec
     located = check_weights(family, spec, checkpoint)
     assert {where.dtype for where in located.values()} == {"BF16"}
-    original = recipes.load(recipe)
-    assert checkpoint.config.keys() - {"torch_dtype"} == original.config.keys()
+    added = {"torch_dtype"} | ({"mask_token_id"} if recipe in UNSTATED else set())
+    assert checkpoint.config.keys() == original.config.keys() | added
     assert checkpoint.generation_config.keys() == original.generation_config.keys()
 
 
@@ -115,7 +130,7 @@ def test_tokenizer(tmp_path: Path, recipe: str):
     tokenizer = Tokenizer.from_file(str(tmp_path / "synthetic" / "tokenizer.json"))
     text = "Grüße, 世界!\n\x00\x7f"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    special = special_tokens(plan.spec)
+    special = special_tokens(plan.spec, plan.family)
     assert plan.spec.mask_id in special
     for token, name in special.items():
         assert tokenizer.encode(f"a{name}").ids[-1] == token

@@ -31,7 +31,14 @@ def test_a_tiny_recipe_states_the_shipped_checkpoint(name):
 
 def test_the_catalog_covers_the_announced_models():
     announced = {"llada-8b-instruct", "llada-1.5", "sdar-1.7b-chat", "sdar-4b-chat"}
-    announced |= {"sdar-8b-chat", "tiny-llada", "tiny-sdar"}
+    announced |= {"sdar-8b-chat", "tiny-llada", "tiny-sdar", "llada-8b-base", "illada-8b-instruct"}
+    announced |= {"dream-v0-instruct-7b", "dream-coder-v0-instruct-7b", "diffucoder-7b-cpgrpo"}
+    announced |= {"dreamon-v0-7b", "trado-8b-thinking", "coda-v0-instruct", "fast-dllm-v2-7b"}
+    announced |= {
+        f"sdar-{size}-chat-b{n}" for size in ("1.7b", "4b", "8b") for n in (8, 16, 32, 64)
+    }
+    announced |= {f"nemotron-labs-diffusion-{size}" for size in ("3b", "8b", "14b")}
+    announced |= {"stable-diffcoder-8b-instruct", "qwen3-0.6b-diffusion-bd3lm"}
     assert announced <= {name.split("/")[1] for name in list_recipes()}
 
 
@@ -42,7 +49,7 @@ def test_a_recipe_is_found_by_model_folder_and_path(tmp_path):
 
 
 def test_an_unknown_name_lists_the_nearest():
-    with pytest.raises(UsageError, match=r"no recipe is called 'llada-8b'.*llada/llada-8b-ins"):
+    with pytest.raises(UsageError, match=r"no recipe is called 'llada-8b'.*llada/llada-8b-base"):
         load("llada-8b")
 
 
