@@ -192,20 +192,17 @@ def logits_of(answer: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_guidance_combines_logits_without_rounding_them(guided, tmp_path, precision, quantization):
     graph = tmp_path / lower(guided, Lowering(precision, quantization), tmp_path, None).graph
-    inputs = Inputs(
-        Profile(batch=3, block=8, cache=8, rows=8), {spec.name for spec in guided.manifest.inputs}
-    )
+    inputs = Inputs(Profile(batch=3, block=8, cache=8, rows=8), ("guidance", "partner"))
     inputs.input_ids[:] = np.random.default_rng(0).integers(0, 200, inputs.input_ids.shape)
     inputs.position_ids[:] = inputs.head_rows[:] = np.arange(8)
     inputs.attention_mask[..., 8:] = True
     state = {**inputs.arrays(), **HostCache(guided.manifest.model, 3, 8).past}
     scales, partner = np.array([2.5, 9.0, 0.5], np.float32), np.array([1, 1, 0])
-    (bare, found) = run_openvino(graph, [state, {**state, "guidance": scales, "partner": partner}])
+    bare, found = run_openvino(graph, [state, {**state, "guidance": scales, "partner": partner}])
     logits = logits_of(bare)
     wanted = logits[partner] + (1 + scales[:, None, None]) * (logits - logits[partner])
     np.testing.assert_allclose(logits_of(found), wanted, rtol=1e-5, atol=1e-3)
     np.testing.assert_array_equal(found["top_logits"][1], bare["top_logits"][1])
-    assert np.abs(wanted - logits).max() > 1
 
 
 def test_openvino_does_not_take_bfloat16_with_w8a8(cached, tmp_path):

@@ -163,6 +163,11 @@ def test_a_guided_row_is_combined_with_its_partner(exported, target):
     np.testing.assert_allclose(found.sampled_logit, best, atol=2e-3, rtol=1e-4)
     total = best + np.log(np.exp(guided - best[..., None]).sum(-1))
     np.testing.assert_allclose(found.logsumexp, total, atol=2e-3, rtol=1e-4)
+    torch = load_reference(bundle, engine.profiles)
+    theirs = torch.forward(inputs, torch.cache(profile.batch, profile.cache), [])
+    for name in ("top_logits", "logsumexp", "entropy", "tempered_entropy"):
+        ours, wanted = getattr(found, name), getattr(theirs, name)
+        np.testing.assert_allclose(ours, wanted, atol=2e-3, rtol=1e-4, err_msg=name)
     # Rows that are their own partners are as if there were no guidance at all.
     inputs.guidance[:] = 0
     bare = engine.forward(inputs, cache, [])
