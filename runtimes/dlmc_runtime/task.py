@@ -54,8 +54,3 @@ class Task:
     def read(self) -> int:
         """Rows that go through the vocabulary head."""
         return self.head_end - self.head_start + self.shadow[1] - self.shadow[0]
-
-    @property
-    def wide(self) -> bool:
-        """Whether it feeds far more than a block, so that rows with less to do should wait."""
-        return self.kind in ("prefill", "refresh")

@@ -224,11 +224,6 @@ def test_a_sampler_parameter_cannot_rename_the_sampler(generator):
     assert generator(sampler=sampler).sampler.name == "sequential"
 
 
-def test_a_shifted_model_is_refused_rather_than_misread(generator):
-    with pytest.raises(BundleError, match="shift 1"):
-        generator(shift=1)
-
-
 def test_a_generator_closes_its_engine(generator):
     with generator() as made:
         assert made.profiles == made.manifest.profiles

@@ -4,69 +4,100 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlmc_runtime import masks
+from dlmc_runtime.blocks import Blocks
 
 
-def filled(block, cache, regime, kind, start, end, cached, block_length):
+def filled(block, cache, among, visible, hole=(0, 0)):
     mask = np.random.default_rng(0).random((block, cache + block)) < 0.5  # what was there before
-    masks.fill(mask, regime, kind, start, end, cached, block_length)
+    masks.fill(mask, np.array(among, np.bool_), visible, hole)
     return mask.astype(int).tolist()
 
 
-def test_full_sees_everything_but_padding():
-    assert filled(3, 0, "full", "denoise", 0, 2, 0, 2) == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+def own(kind, start, end, length, offset=0):
+    return masks.own(kind, np.arange(start, end), Blocks(length, offset, 99)).astype(int).tolist()
 
 
-def test_block_sees_the_cache_and_itself():
-    assert filled(2, 3, "block", "denoise", 2, 4, 2, 2) == [[1, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
+def test_everyone_sees_everything_but_padding():
+    assert filled(3, 0, np.ones((2, 2)), 0) == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
 
 
-def test_block_prefill_is_causal_over_blocks():
-    assert filled(4, 2, "block", "store", 2, 6, 2, 2) == [
-        [1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 1, 1],
-        [1, 1, 1, 1, 1, 1],
+def test_all_see_what_is_visible_of_the_cache():
+    assert filled(2, 3, np.ones((2, 2)), 2) == [[1, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
+
+
+def test_a_hole_in_the_cache_is_hidden():
+    assert filled(2, 5, np.ones((2, 2)), 4, hole=(1, 3)) == [[1, 0, 0, 1, 0, 1, 1]] * 2
+
+
+def test_blocks_see_themselves_and_those_before():
+    assert own("blocks", 2, 6, 2) == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+
+
+def test_blocks_may_begin_elsewhere():
+    assert own("blocks", 0, 3, 2, offset=1) == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
+
+
+def test_causal_and_everyone():
+    assert own("causal", 1, 3, 2) == [[1, 0], [1, 1]]
+    assert own("everyone", 1, 3, 2) == [[1, 1], [1, 1]]
+
+
+def test_shadows_see_all_but_their_own_token_and_nobody_sees_them():
+    among = masks.add_shadow(np.ones((3, 3), np.bool_), 4, (5, 7)).astype(int).tolist()
+    assert among == [
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 0, 1, 1, 1],
+        [1, 1, 0, 1, 1],
     ]
 
 
-def test_context_stores_causally_and_denoises_both_ways():
-    assert filled(2, 1, "context", "store", 1, 3, 1, 2) == [[1, 1, 0], [1, 1, 1]]
-    assert filled(2, 1, "context", "denoise", 1, 3, 1, 2) == [[1, 1, 1], [1, 1, 1]]
-
-
-def test_what_no_family_does_is_not_in_the_table():
-    with pytest.raises(KeyError):
-        filled(2, 0, "full", "store", 0, 2, 0, 2)
+def test_a_window_hides_what_is_far_away():
+    mask = np.ones((3, 7), np.bool_)
+    masks.narrow(mask, np.array([4, 5, 6]), 2, 2)
+    assert mask.astype(int).tolist() == [
+        [0, 0, 1, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1, 1, 1],  # padding is not touched
+    ]
 
 
 @given(
-    case=st.sampled_from(sorted(masks._OWN)),
+    kind=st.sampled_from(["everyone", "blocks", "causal"]),
     block=st.integers(1, 9),
     cache=st.integers(0, 9),
     count=st.integers(0, 9),
-    cached=st.integers(0, 9),
-    block_length=st.integers(1, 4),
+    visible=st.integers(0, 9),
+    length=st.integers(1, 4),
+    offset=st.integers(0, 3),
+    hole=st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted).map(tuple),
 )
-def test_every_entry_follows_the_rule(case, block, cache, count, cached, block_length):
-    count, cached = min(count, block), min(cached, cache)
-    start = cached - cached % block_length
-    regime, kind = case
-    mask = filled(block, cache, regime, kind, start, start + count, cached, block_length)
+def test_every_entry_follows_the_rule(kind, block, cache, count, visible, length, offset, hole):
+    count, visible = min(count, block), min(visible, cache)
+    hole = (min(hole[0], cache), min(hole[1], cache))
+    among = masks.own(kind, np.arange(visible, visible + count), Blocks(length, offset, 99))
+    mask = filled(block, cache, among, visible, hole)
     for query in range(block):
         assert any(mask[query])  # a softmax over nothing is undefined
         for key in range(cache + block):
             if query >= count:
                 expected = key == cache + query
             elif key < cache:
-                expected = key < cached
+                expected = key < visible and not hole[0] <= key < hole[1]
             else:
                 expected = key - cache < count and _sees(
-                    regime, kind, start + query, start + key - cache, block_length
+                    kind, visible + query, visible + key - cache, length, offset
                 )
             assert mask[query][key] == expected
 
 
-def _sees(regime, kind, query, key, block_length):
-    if regime == "block":
-        return query // block_length >= key // block_length
-    return kind == "denoise" or query >= key
+def _sees(kind, query, key, length, offset):
+    if kind == "blocks":
+        return (query + offset) // length >= (key + offset) // length
+    return kind == "everyone" or query >= key
+
+
+@pytest.mark.parametrize("kind", ["everyone", "blocks", "causal"])
+def test_nothing_fed_sees_nothing(kind):
+    assert own(kind, 3, 3, 2) == []

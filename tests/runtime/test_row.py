@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from dlmc_runtime.row import Request, Row, Task
+from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.base import Prediction
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import StopRule
+from dlmc_runtime.task import Task
 
 MASK, EOS = 63, 60
 
@@ -19,21 +20,42 @@ def row(manifest):
     return make
 
 
-def answer(row, tokens):
+def answer(row, tokens, confidence=0.5):
     """Let the sampler see ``tokens`` for the active block."""
     count = row.end - row.start
     tokens = np.resize(np.array(tokens, np.int64), count)
-    row.denoised(Prediction(tokens, np.full(count, 0.5)))
+    sure = np.resize(np.array(confidence, np.float64), count)
+    row.done(row.task(99), Prediction(tokens, sure), None)
+
+
+def store(row, chunk=99):
+    """Go through a forward that only stores."""
+    task = row.task(chunk)
+    assert task.kind in ("prefill", "commit")
+    row.done(task, Prediction(np.array([0]), np.array([0.5])), None)
+
+
+def denoise(start, end, head_start, head_end, visible=0, **other):
+    return Task("denoise", start, end, head_start, head_end, visible=visible, **other)
+
+
+def stored(kind, start, end):
+    count = end - start
+    return Task(kind, start, end, end - 1, end, own="blocks", visible=start, at=start, kept=count)
+
+
+def needs(row):
+    return (row.regime.cache_needed, row.regime.block_needed, row.regime.head_needed)
 
 
 def test_the_full_regime_denoises_the_whole_canvas_block_by_block(row):
     one = row(range(5), 6, regime="full")
     assert one.canvas.tolist() == [0, 1, 2, 3, 4, *[MASK] * 6]
-    assert (one.cache_needed, one.block_needed, one.head_needed) == (0, 11, 4)
-    assert row(range(5), 3, regime="full").head_needed == 3
-    assert one.task(99) == Task("denoise", 0, 11, 5, 9)
+    assert needs(one) == (0, 11, 4)
+    assert row(range(5), 3, regime="full").regime.head_needed == 3
+    assert one.task(99) == denoise(0, 11, 5, 9)
     answer(one, [10, 11, 12, 13])
-    assert one.task(99) == Task("denoise", 0, 11, 9, 11)  # the rest: two positions
+    assert one.task(99) == denoise(0, 11, 9, 11)  # the rest: two positions
     assert one.answer() == [10, 11, 12, 13]
     answer(one, [14, 15])
     assert one.finished
@@ -44,27 +66,27 @@ def test_the_full_regime_denoises_the_whole_canvas_block_by_block(row):
 def test_the_block_regime_prefills_whole_blocks_of_the_prompt(row):
     one = row(range(10), 5)
     assert len(one.canvas) == 16  # 15 positions, rounded up to blocks
-    assert (one.cache_needed, one.block_needed, one.head_needed) == (12, 4, 4)
-    assert one.task(4) == Task("prefill", 0, 4, 3, 4)
-    assert one.task(7) == Task("prefill", 0, 4, 3, 4)  # whole blocks only
-    assert one.task(99) == Task("prefill", 0, 8, 7, 8)
-    one.stored(one.task(4))
-    assert one.task(99) == Task("prefill", 4, 8, 7, 8)
-    one.stored(one.task(99))
-    assert one.task(99) == Task("denoise", 8, 12, 8, 12)  # begins with two prompt tokens
+    assert needs(one) == (12, 4, 4)
+    assert one.task(4) == stored("prefill", 0, 4)
+    assert one.task(7) == stored("prefill", 0, 4)  # whole blocks only
+    assert one.task(99) == stored("prefill", 0, 8)
+    store(one, 4)
+    assert one.task(99) == stored("prefill", 4, 8)
+    store(one)
+    assert one.task(99) == denoise(8, 12, 8, 12, 8)  # begins with two prompt tokens
     assert (one.masks, one.step) == (2, 0)
 
 
 def test_a_full_block_is_committed_before_the_next(row):
     one = row([7], 6)
-    assert one.task(4) == Task("denoise", 0, 4, 0, 4)
+    assert one.task(4) == denoise(0, 4, 0, 4)
     answer(one, [10, 11, 12, 13])
     assert one.canvas[:4].tolist() == [7, 11, 12, 13]  # the prompt is left alone
     task = one.task(4)
-    assert task == Task("commit", 0, 4, 0, 4)
-    one.stored(task)
+    assert task == stored("commit", 0, 4)
+    store(one)
     assert one.cached == 4
-    assert one.task(4) == Task("denoise", 4, 8, 4, 8)
+    assert one.task(4) == denoise(4, 8, 4, 8, 4)
     answer(one, [14, 15, 16, 17])
     assert one.finished  # the last block needs no commit
     assert one.answer() == [11, 12, 13, 14, 15, 16]
@@ -82,10 +104,10 @@ def test_the_schedule_moves_on_with_every_forward(row):
 
 def test_keep_cache_commits_the_last_block_too(row):
     one = row([7], 3, keep_cache=True)
-    assert one.cache_needed == 4
+    assert one.regime.cache_needed == 4
     answer(one, [0, 11, 12, 13])
     assert not one.finished
-    one.stored(one.task(4))
+    store(one)
     assert one.finished
     assert one.answer() == [11, 12, 13]
 
@@ -96,22 +118,22 @@ def test_the_cache_never_needs_more_than_was_promised(row, prompt):
         one = row(prompt, 7, keep_cache=keep_cache)
         while not one.finished:
             task = one.task(4)
-            assert one.cached <= one.cache_needed
+            assert one.cached <= one.regime.cache_needed
             if task.kind == "denoise":
                 answer(one, [1])
             else:
-                one.stored(task)
-        assert one.cached == one.cache_needed
+                store(one)
+        assert one.cached == one.regime.cache_needed
 
 
 def test_a_row_ends_at_a_stop_id_as_soon_as_everything_before_it_is_known(row):
     sampler = {"name": "low_confidence_static"}
     one = row([7], 7, sampler=sampler, stop=StopRule(frozenset([EOS])))
-    tokens = np.array([7, 10, EOS, 11])
-    one.denoised(Prediction(tokens, np.array([0, 0.1, 0.9, 0.5])))
+    tokens = [7, 10, EOS, 11]
+    answer(one, tokens, [0, 0.1, 0.9, 0.5])
     assert one.answer() == []  # the stop id is known, the token before it is not
     assert not one.finished
-    one.denoised(Prediction(tokens, np.array([0, 0.9, 0.1, 0.5])))
+    answer(one, tokens, [0, 0.9, 0.1, 0.5])
     assert one.finished
     assert one.answer() == [10, EOS]
     assert one.ending.tokens == 1
@@ -126,7 +148,7 @@ def test_keep_cache_finishes_the_block_an_answer_ends_in(row):
     answer(one, [0, EOS, 10, 11])
     answer(one, [0, EOS, 10, 11])
     assert one.task(4).kind == "commit"
-    one.stored(one.task(4))
+    store(one)
     assert one.finished
     assert one.ending.tokens == 0
 

@@ -10,7 +10,7 @@ def test_it_answers_every_output_and_stores_what_it_is_told(bundle, reference):
     count = profile.block
     inputs.input_ids[0] = np.arange(count)
     inputs.position_ids[0] = np.arange(count)
-    fill(inputs.attention_mask[0, 0], "block", "store", 0, count, 0, count)
+    fill(inputs.attention_mask[0, 0], np.ones((count, count), np.bool_), 0)
     outputs = reference.forward(inputs, cache, [Store(0, count)])
     assert outputs.top_ids.shape == (1, profile.rows, bundle.manifest.head.candidates)
     assert cache.filled[0] == count
