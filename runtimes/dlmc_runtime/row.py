@@ -103,6 +103,7 @@ class Row:
         """Let the sampler decide on positions ``start`` to ``end`` from now on."""
         self.start, self.end, self.step = start, end, 0
         self.masks = int(self.masked[start:end].sum())
+        self.sampler.begin(end - start)
         if self.sampler.revises:
             self.firm = start
 

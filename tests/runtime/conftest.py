@@ -29,7 +29,7 @@ def profile(batch, block, cache, rows):
     return Profile(batch=batch, block=block, cache=cache, rows=rows)
 
 
-def _manifest(regime="block", block_length=4, profiles=None, **changes):
+def _manifest(regime="block", block_length=4, profiles=None, guided=False, **changes):
     if profiles is None and regime == "full":
         profiles = (profile(1, 40, 0, 16), profile(4, 40, 0, 16))
     elif profiles is None:
@@ -71,6 +71,12 @@ def _manifest(regime="block", block_length=4, profiles=None, **changes):
             name: {"size": 0, "sha256": "0" * 64} for name in ("config.json", "denoiser.onnx")
         },
     }
+    if guided:
+        data["head"]["variant"] = "guided"
+        data["inputs"] = (
+            {"name": "guidance", "dtype": "float32", "shape": ("batch",)},
+            {"name": "partner", "dtype": "int64", "shape": ("batch",)},
+        )
     return Manifest.model_validate({**data, **changes})
 
 
@@ -109,7 +115,8 @@ def _torch_engine(regime="block", block_length=4, profiles=None, seed=0, **chang
         rope_theta=10000.0,
         qk_norm=True,
     )
-    module = DenoiserWithHead(config, Head(VOCAB, CANDIDATES, (MASK,)))
+    variant = "guided" if changes.get("guided") else "plain"
+    module = DenoiserWithHead(config, Head(VOCAB, CANDIDATES, (MASK,), variant))
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 2:

@@ -1,71 +1,143 @@
 """The promise: tokens depend on the model and the request, on nothing else.
 
 Not on the other rows of the batch, not on padding, not on how a prompt was fed, not on whether
-keys and values came from a cache; and equal seeds give equal text. Shown on random models, whose
-every decision has some margin; the examples are the same on every run.
+keys and values came from a cache; and equal seeds give equal text. Shown on random models of every
+kind the families are of, with every sampler and cache that is legal there; the examples are the
+same on every run.
 """
 
 from dataclasses import replace
 
-import numpy as np
+import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dlmc.validate.torch_engine import TorchEngine
-from dlmc_runtime import samplers
+from dlmc_runtime import legal, samplers
+from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.events import Committed, Denoised, Finished
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
-from dlmc_runtime.samplers.base import BlockState, Prediction
 from dlmc_runtime.samplers.config import SamplerConfig
 
 MASK, EOS = 63, 60
-REGIMES = ("full", "block", "context")
-FEW = settings(max_examples=10, derandomize=True, deadline=None)
+# Of each kind of family one: how its sequences fall into blocks, and what its logits predict.
+KINDS = {
+    "full": {"regime": "full"},  # LLaDA, A2D
+    "full_shift": {"regime": "full", "shift": 1},  # Dream, CoDA
+    "full_guided": {"regime": "full", "guided": True},
+    "block": {"regime": "block"},  # SDAR
+    "block_cut": {"regime": "block", "last_block": "cut"},  # Stable-DiffCoder
+    "block_answer": {"regime": "block", "aligned_to": "answer", "last_block": "cut"},  # BD3LM
+    "block_edge": {"regime": "block", "aligned_to": "answer", "shift": 1},
+    "block_seeded": {"regime": "block", "shift": 1, "seeded": True},  # Fast-dLLM v2
+    "block_guided": {"regime": "block", "guided": True},
+    "context": {  # Nemotron
+        "regime": "context",
+        "aligned_to": "answer",
+        "last_block": "cut",
+        "seeded": True,
+    },
+}
+FEW = settings(max_examples=12, derandomize=True, deadline=None)
+MORE = settings(max_examples=40, derandomize=True, deadline=None)
 
 # A canvas of masks alone looks the same from everywhere: its predictions tie.
 PROMPTS = st.lists(st.integers(0, 59) | st.just(MASK), min_size=1, max_size=13).filter(
     lambda prompt: set(prompt) != {MASK}
 )
-DRAWS = {
+SHARE = st.none() | st.sampled_from([0.3, 0.6, 0.9])
+OPTIONS = {
     "steps": st.none() | st.integers(1, 6),
+    "threshold": SHARE,
+    "factor": st.none() | st.sampled_from([0.5, 1.5]),
+    "schedule": st.sampled_from([None, "uniform", "linear", "cosine", "dream"]),
+    "eps": st.sampled_from([1e-3, 0.2]),
+    "alg_temp": st.sampled_from([None, 0.0, 0.3]),
+    "defer_ids": st.sampled_from([(), (EOS, 7)]),
+    "uncounted_ids": st.sampled_from([(), (EOS, 7)]),
+    "most": st.none() | st.integers(1, 3),
+    "gamma": st.sampled_from([None, 0.5, 3.0]),
+    "kl_threshold": st.sampled_from([None, 0.5]),
+    "low_threshold": SHARE,
+    "min_threshold": SHARE,
+    "revoke_threshold": SHARE,
+    "eta": st.sampled_from([None, 0.3, 1.0]),
+}
+COMMON = {
     "temperature": st.sampled_from([0.0, 0.0, 0.7, 1.5]),
     "top_k": st.sampled_from([0, 0, 3]),
     "top_p": st.sampled_from([1.0, 1.0, 0.8]),
 }
-FULL = st.builds(
-    SamplerConfig,
-    name=st.sampled_from(["low_confidence", "random"]),
-    threshold=st.none() | st.sampled_from([0.3, 0.9]),
-    block_length=st.none() | st.integers(1, 7),
-    **DRAWS,
-) | st.builds(SamplerConfig, factor=st.sampled_from([0.5, 1.5]))
-BLOCK = st.builds(
-    SamplerConfig,
-    name=st.sampled_from(["low_confidence_static", "low_confidence_dynamic", "sequential"]),
-    threshold=st.none() | st.sampled_from([0.3, 0.9]),
-    **DRAWS,
-)
 
 
 @st.composite
-def asked(draw, regime):
+def configs(draw, kind, names=None):
+    """Samplers that a kind of model can use."""
+    facts = KINDS[kind]
+    regime = facts["regime"]
+    name = draw(st.sampled_from(names or legal.samplers_of(regime)))
+    options = {k: draw(OPTIONS[k]) for k in sorted(samplers.find(name).heeds)}
+    options |= {k: draw(v) for k, v in COMMON.items()}
+    if regime == "full":
+        options["block_length"] = draw(st.none() | st.integers(1, 7))
+        options["cache"] = draw(st.sampled_from([None, "none", "prefix", "dual"]))
+    if regime == "block":
+        options["sub_block_length"] = draw(st.sampled_from([None, None, 2, 3]))
+        options["cache"] = draw(st.sampled_from([None, "dual"]))
+    if facts.get("guided"):
+        options["guidance"] = draw(st.sampled_from([0.0, 0.5, 2.0]))
+        options["guidance_keep"] = draw(st.sampled_from([(), (1, 2, 3)]))
+    try:
+        config = SamplerConfig(name, **options)
+        legal.check(config, engine_manifest(kind))
+    except DlmcError:
+        assume(False)
+    return config
+
+
+@st.composite
+def asked(draw, kind, names=None):
     """Options of `Generator.request`."""
     return {
         "prompt": draw(PROMPTS),
         "max_new_tokens": draw(st.integers(1, 14)),
-        "sampler": draw(FULL if regime == "full" else BLOCK),
+        "sampler": draw(configs(kind, names)),
         "seed": draw(st.integers(0, 3)),
         "ignore_eos": draw(st.booleans()),
+        "early_exit": draw(st.booleans()),
         "keep_cache": draw(st.booleans()),
     }
 
 
-CASES = st.sampled_from(REGIMES).flatmap(
-    lambda regime: st.tuples(st.just(regime), st.lists(asked(regime), min_size=2, max_size=5))
+_MADE = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _engines(torch_engine):
+    """Make an engine of every kind, for strategies to look at."""
+    for kind, facts in KINDS.items():
+        attention = {"block_length": 4, **facts}
+        shift, guided = attention.pop("shift", 0), attention.pop("guided", False)
+        _MADE[kind] = torch_engine(
+            facts["regime"],
+            profiles=profiles(facts["regime"], 8, 34, 48, 16),
+            attention=attention,
+            shift=shift,
+            guided=guided,
+        )
+
+
+def engine_manifest(kind):
+    return _MADE[kind].manifest
+
+
+EVERY = st.sampled_from(sorted(KINDS))
+CASES = EVERY.flatmap(
+    lambda kind: st.tuples(st.just(kind), st.lists(asked(kind), min_size=2, max_size=4))
 )
-ONE = st.sampled_from(REGIMES).flatmap(lambda r: st.tuples(st.just(r), asked(r)))
+ONE = EVERY.flatmap(lambda kind: st.tuples(st.just(kind), asked(kind)))
 
 
 def run(engine, requests):
@@ -79,209 +151,152 @@ def run(engine, requests):
 def profiles(regime, batch, block, cache, prefill):
     """Return the profiles of an engine; ``block`` positions to denoise, all with head rows."""
     if regime == "full":
-        return (Profile(batch=batch, block=block, cache=0, rows=16),)
-    return (
-        Profile(batch=batch, block=block, cache=cache, rows=block),
-        Profile(batch=batch, block=prefill, cache=cache, rows=1),
+        shapes = ((block, 0), (block, block), (8, block))
+    else:
+        shapes = ((min(block, 8), cache), (prefill, cache))
+    return tuple(
+        Profile(batch=batch, block=t, cache=c, rows=min(t, 16)) for t, c in dict.fromkeys(shapes)
     )
 
 
-def reshaped(engine, shapes):
+def reshaped(kind, batch, block, cache, prefill):
+    engine = _MADE[kind]
+    shapes = profiles(KINDS[kind]["regime"], batch, block, cache, prefill)
     return TorchEngine(engine.module, engine.manifest, shapes)
 
 
-@FEW
+@MORE
 @given(CASES)
-def test_a_batch_gives_the_tokens_of_its_rows_alone(torch_engine, case):
-    regime, requests = case
-    engine = torch_engine(regime)
-    alone = [run(engine, [options])[0] for options in requests]
-    assert run(engine, requests) == alone
+def test_a_batch_gives_the_tokens_of_its_rows_alone(case):
+    kind, requests = case
+    alone = [run(_MADE[kind], [options])[0] for options in requests]
+    assert run(_MADE[kind], requests) == alone
+
+
+@MORE
+@given(ONE, st.integers(2, 5), st.integers(34, 50), st.integers(32, 60), st.integers(4, 7))
+def test_padding_changes_nothing(case, batch, block, cache, prefill):
+    kind, options = case
+    tight = reshaped(kind, 2, 34, 32, 4)
+    assert run(reshaped(kind, batch, block, cache, prefill), [options]) == run(tight, [options])
 
 
 @FEW
-@given(ONE, st.integers(1, 5), st.integers(4, 7), st.integers(28, 60), st.integers(4, 7))
-def test_padding_changes_nothing(torch_engine, case, batch, block, cache, prefill):
-    regime, options = case
-    engine = torch_engine(regime)
-    tight = profiles(regime, 1, 27 if regime == "full" else 4, 28, 4)
-    wide = profiles(regime, batch, cache if regime == "full" else block, cache, prefill)
-    assert run(reshaped(engine, wide), [options]) == run(reshaped(engine, tight), [options])
-
-
-@FEW
-@given(st.sampled_from(["block", "context"]).flatmap(lambda r: st.tuples(st.just(r), asked(r))))
-def test_the_size_of_prefill_chunks_changes_no_token(torch_engine, case):
-    regime, options = case
-    engine = torch_engine(regime)
+@given(
+    st.sampled_from([k for k in KINDS if KINDS[k]["regime"] != "full"]).flatmap(
+        lambda k: st.tuples(st.just(k), asked(k))
+    )
+)
+def test_the_size_of_prefill_chunks_changes_no_token(case):
+    kind, options = case
     tokens, forwards = [], []
     for prefill in (4, 7, 8, 16):
-        shapes = profiles(regime, 1, 4, 32, prefill)
-        result = run(reshaped(engine, shapes), [options])[0]
+        result = run(reshaped(kind, 2, 4, 32, prefill), [options])[0]
         tokens.append(result.tokens)
         forwards.append(result.forwards)
     assert tokens == tokens[:1] * 4
     assert forwards == sorted(forwards, reverse=True)
 
 
-@FEW
+@MORE
 @given(ONE)
-def test_keeping_the_cache_changes_no_token(torch_engine, case):
-    regime, options = case
-    engine = torch_engine(regime)
-    short, long = (run(engine, [{**options, "keep_cache": keep}])[0] for keep in (False, True))
-    assert (long.tokens, long.finish_reason) == (short.tokens, short.finish_reason)
-    assert long.forwards >= short.forwards
+def test_going_on_to_the_end_of_a_block_changes_no_token(case):
+    kind, options = case
+    ways = [{}, {"early_exit": False}, {"early_exit": False, "keep_cache": True}]
+    options = {**options, "early_exit": True, "keep_cache": False}
+    found = [run(_MADE[kind], [{**options, **way}])[0] for way in ways]
+    assert len({result.tokens for result in found}) == 1
+    forwards = [result.forwards for result in found]
+    assert forwards == sorted(forwards)
 
 
-@FEW
-@given(ONE)
-def test_the_loop_equals_one_that_recomputes_everything(torch_engine, case):
-    regime, options = case
-    engine = torch_engine(regime)
+EXACT = [
+    name for name in samplers.SAMPLERS if legal.regimes_of(name) == ("full", "block", "context")
+]
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(EVERY.flatmap(lambda kind: st.tuples(st.just(kind), asked(kind, EXACT))))
+def test_the_loop_equals_one_that_recomputes_everything(case):
+    kind, options = case
+    # The cache of sub-blocks is checked against recorded runs of the reference.
+    assume(KINDS[kind]["regime"] == "full" or options["sampler"].cache is None)
+    engine = _MADE[kind]
     generator = Generator(engine, None)
     request = generator.request(**{**options, "ignore_eos": True})
-    assert generator.run([request])[0].tokens == recomputed(engine, request)
+    assert generator.run([request])[0].tokens == oracle.answer(engine, request)
 
 
-def recomputed(engine, request):
-    """Generate without cache, profiles, `Row` or `masks`: one forward over all there is so far."""
-    regime, prompt = engine.manifest.attention.regime, len(request.prompt)
-    block = request.sampler.block_length or engine.manifest.attention.block_length
-    wanted = prompt + request.max_new_tokens
-    length = wanted if regime == "full" else -(-wanted // block) * block
-    canvas = np.array([*request.prompt, *[MASK] * (length - prompt)])
-    masked = np.arange(length) >= prompt
-    sampler, rng = samplers.build(request.sampler), np.random.default_rng(request.seed)
-    start = prompt if regime == "full" else prompt // block * block
-    while start < wanted:
-        end, step = min(start + block, length), 0
-        masks = int(masked[start:end].sum())
-        while masked[start:end].any():
-            seen = length if regime == "full" else end
-            uniform = rng.random(end - start) if request.sampler.temperature else None
-            prediction = predicted(engine, request, canvas[:seen], start, end, uniform)
-            noise = rng.random(end - start) if sampler.noisy else None
-            state = BlockState(masked[start:end].copy(), step, masks)
-            chosen = start + np.flatnonzero(sampler.select(replace(prediction, noise=noise), state))
-            canvas[chosen] = prediction.tokens[chosen - start]
-            masked[chosen] = False
-            step += 1
-        start = end
-    return tuple(canvas[prompt:wanted].tolist())
+CAUSAL = st.sampled_from(["autoregressive", "linear_speculation"])
 
 
-def predicted(engine, request, ids, start, end, uniform):
-    """Run the model over ``ids`` and draw from its full distribution, in float64."""
-    rule = {
-        "full": lambda query, key: True,
-        "block": lambda query, key: key // 4 <= query // 4,
-        "context": lambda query, key: query >= start or key <= query,
-    }[engine.manifest.attention.regime]
-    length, config = len(ids), request.sampler
-    mask = np.array([[rule(q, k) for k in range(length)] for q in range(length)])
-    model = engine.manifest.model
-    empty = np.zeros((1, model.num_key_value_heads, 0, model.head_dim), np.float32)
-    past = {
-        f"past_key_values.{layer}.{part}": empty
-        for layer in range(model.num_hidden_layers)
-        for part in ("key", "value")
-    }
-    temperature = np.array([config.temperature], np.float32)
-    drawn = np.zeros(end - start) if uniform is None else uniform
-    out = engine.run(
-        {
-            "input_ids": ids[None],
-            "position_ids": np.arange(length)[None],
-            "attention_mask": mask[None, None],
-            **past,
-            "head_rows": np.arange(start, end)[None],
-            "temperature": temperature,
-            "uniform": drawn[None].astype(np.float32),
-        }
+@MORE
+@given(asked("context", ["autoregressive"]))
+def test_the_causal_pass_gives_one_token_after_the_other(options):
+    engine = _MADE["context"]
+    generator = Generator(engine, None)
+    request = generator.request(**{**options, "ignore_eos": True})
+    assert generator.run([request])[0].tokens == oracle.greedy(engine, request)
+
+
+@MORE
+@given(asked("context", ["linear_speculation"]), st.none() | st.integers(1, 4))
+def test_speculation_gives_what_the_causal_pass_gives(options, block_length):
+    draft = replace(options["sampler"], block_length=block_length, top_k=0, top_p=1.0)
+    alone = SamplerConfig("autoregressive")
+    drafted, plain = (
+        run(_MADE["context"], [{**options, "sampler": config}])[0] for config in (draft, alone)
     )
-    return chosen_token(out, config, drawn, tempered=samplers.build(config).tempered)
+    assert drafted.tokens == plain.tokens
+    assert drafted.finish_reason == plain.finish_reason
+    if block_length == 1:
+        assert drafted.forwards == plain.forwards
 
 
-def chosen_token(out, config, uniform, *, tempered):
-    """Return token and confidence of each row of a head's answer."""
-    logits = out["top_logits"][0].astype(np.float64)
-    if not (config.top_k or config.top_p < 1):
-        token, logit = out["sampled_id"][0], out["sampled_logit"][0].astype(np.float64)
-        if tempered and config.temperature:
-            return Prediction(
-                token, np.exp(logit / config.temperature - out["tempered_logsumexp"][0])
-            )
-        return Prediction(token, np.exp(logit - out["logsumexp"][0]))
-    tokens, confidence = [], []
-    for row, number in enumerate(uniform):
-        scaled = logits[row] / (config.temperature or 1.0)
-        base = out["tempered_logsumexp"][0, row]
-        weights = np.exp(scaled - base)
-        if config.top_k:
-            weights = weights[: config.top_k] / weights[: config.top_k].sum()
-        kept, total = [], 0.0
-        for weight in weights:
-            if total < config.top_p:
-                kept.append(weight)
-            total += weight
-        share = np.array(kept) / sum(kept)
-        pick = 0
-        while config.temperature and share[: pick + 1].sum() <= number:
-            pick += 1
-        tokens.append(int(out["top_ids"][0, row, pick]))
-        plain = np.exp(logits[row, pick] - out["logsumexp"][0, row])
-        confidence.append(share[pick] if tempered else plain)
-    return Prediction(np.array(tokens), np.array(confidence))
-
-
-@pytest.mark.parametrize("regime", REGIMES)
-def test_a_seed_is_a_text_and_another_seed_another(torch_engine, regime):
-    engine = torch_engine(regime)
-    hot = SamplerConfig(
-        name="random" if regime == "full" else "low_confidence_dynamic", temperature=1.5
-    )
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_is_a_text_and_another_seed_another(kind):
+    hot = SamplerConfig("low_confidence", temperature=1.5)
     texts = []
     for seed in range(4):
         options = {"prompt": [1, 2, 3], "max_new_tokens": 12, "sampler": hot, "seed": seed}
-        first, again = (run(engine, [{**options, "ignore_eos": True}]) for _ in range(2))
+        first, again = (run(_MADE[kind], [{**options, "ignore_eos": True}]) for _ in range(2))
         assert first == again
         texts.append(first[0].tokens)
     assert len(set(texts)) == 4
 
 
-@FEW
+@MORE
 @given(ONE)
-def test_events_tell_a_consistent_story(torch_engine, case):
-    regime, options = case
-    engine = torch_engine(regime)
-    generator = Generator(engine, None)
+def test_events_tell_a_consistent_story(case):
+    kind, options = case
+    generator = Generator(_MADE[kind], None)
     events = list(generator.stream(**options))
     assert isinstance(events[-1], Finished)
     result = events[-1].result
-    assert replace(result, seconds=0.0) == run(engine, [options])[0]
+    assert replace(result, seconds=0.0) == run(_MADE[kind], [options])[0]
     assert [type(event) for event in events].count(Finished) == 1
     committed = [token for e in events if isinstance(e, Committed) for token in e.tokens]
     assert tuple(committed) == result.tokens
+    revises = samplers.find(options["sampler"].name).revises
+    speculates = "context" not in set(legal.regimes_of(options["sampler"].name)) - {"full", "block"}
     left = None
     for event in (event for event in events if isinstance(event, Denoised)):
         assert ((event.canvas == MASK) == event.masked).all()
         assert len(event.canvas) >= options["max_new_tokens"]
         assert event.confidence.shape == (event.end - event.start,)
-        assert ((event.confidence > 0) & (event.confidence < 1.001)).all()
+        assert ((event.confidence >= 0) & (event.confidence < 1.001)).all()
         outside = event.masked.copy()
         outside[max(event.start, 0) : event.end] = False
         assert not outside[: max(event.start, 0)].any()  # earlier blocks are full
-        assert outside[event.end :].all()  # later ones untouched
-        assert left is None or event.masked.sum() < left
+        if not revises and speculates:
+            assert left is None or event.masked.sum() < left
         left = event.masked.sum()
         assert event.forward <= result.forwards
 
 
-def test_random_models_say_different_things(torch_engine):
+def test_random_models_say_different_things():
     """Without variety the tests above would show nothing."""
-    for regime in REGIMES:
-        engine = torch_engine(regime)
+    for engine in _MADE.values():
         prompts = [[1, 2, 3], [4, 5], [6] * 9]
         options = [{"prompt": p, "max_new_tokens": 12, "ignore_eos": True} for p in prompts]
         results = run(engine, options)

@@ -54,9 +54,8 @@ class Choice:
     def select(self, prediction: Prediction) -> Bools:
         """Return bool [n]: the positions that the sampler commits."""
         sampler = samplers.build(self.sampler)
-        # One that goes by the steps before is asked as at a block's first.
-        block = replace(self.block, step=0) if sampler.remembers else self.block
-        return sampler.select(sampler.adjust(prediction, block), block)
+        sampler.begin(len(self.block.masked))  # one that goes by the steps before knows of none
+        return sampler.select(sampler.adjust(prediction, self.block), self.block)
 
 
 @dataclass(frozen=True)

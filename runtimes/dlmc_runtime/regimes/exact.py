@@ -101,6 +101,8 @@ class Exact(Regime):
         logits predict the next position takes the best (Fast-dLLM v2).
         """
         seeds = self.row.attention.seeded and self.row.attention.regime == "context"
+        # However many parts a prompt comes in, only the last of them seeds a block.
+        seeds = seeds and (task.kind == "commit" or task.end == self.prefix_end)
         return seeds or super().draws(task)
 
     def _prefill(self, chunk: int) -> Task:

@@ -81,8 +81,8 @@ class Speculative(Regime):
         )
 
     def draws(self, task: Task) -> bool:
-        """Return True: every token comes from the causal pass."""
-        return True
+        """Return whether the causal pass gives a token: not before the prompt's end."""
+        return task.kind != "prefill" or task.end == self.row.prompt_length
 
     def done(self, task: Task, prediction: Prediction, said: Outputs) -> None:
         """Take note of a forward."""

@@ -85,7 +85,6 @@ class Sampler:
             before temperature (LLaDA).
         nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
         limited: whether `steps` is a limit, at which the masks that are left are committed.
-        remembers: whether it goes by the steps before, which it forgets at a block's first.
         revises: whether it may reopen positions it has committed in the same block.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
@@ -94,13 +93,16 @@ class Sampler:
     tempered: ClassVar[bool] = False
     nucleus_first: ClassVar[bool] = False
     limited: ClassVar[bool] = True
-    remembers: ClassVar[bool] = False
     revises: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
+        self.begin(0)
+
+    def begin(self, length: int) -> None:
+        """Forget the steps before: a block of ``length`` positions begins."""
 
     @classmethod
     def asks_for(cls, config: SamplerConfig) -> frozenset[str]:

@@ -19,17 +19,18 @@ class Credit(Ranked):
     no candidate of the position in a step has no use of its credit in that step.
     """
 
-    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "defer_ids"})
+
+    def begin(self, length: int) -> None:
+        """Forget all credit."""
+        self._credit: list[dict[int, float]] = [{} for _ in range(length)]
 
     def adjust(self, prediction: Prediction, block: BlockState) -> Prediction:
         """Return the prediction with credit, at temperature 0."""
         found = prediction.candidates
         if found is None:
             raise ValueError("credit decoding needs candidates")
-        if block.step == 0:
-            self._credit: list[dict[int, float]] = [{} for _ in block.masked]
         self._earn(found.ids[:, 0], np.exp(found.logprobs[:, 0]), block.masked)
         held = [
             [credit.get(token, 0.0) for token in ids]

@@ -106,13 +106,14 @@ class ConfidenceThreshold(MaskgitPlus):
     """
 
     limited: ClassVar[bool] = False
-    remembers: ClassVar[bool] = True
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "defer_ids"})
+
+    def begin(self, length: int) -> None:
+        """Leave nothing undone."""
+        self._left = 0
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        if block.step == 0:
-            self._left = 0
         scores = self._deferred(self.scores(prediction), prediction)
         share = block.masks // (self.config.steps or block.masks or 1)
         wanted = min(max(share, 1) + self._left, int(block.masked.sum()))

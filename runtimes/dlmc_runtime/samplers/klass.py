@@ -29,19 +29,20 @@ class Klass(Ranked):
     is taken from noised logits; neither is followed.)
     """
 
-    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset(
         {"steps", "threshold", "kl_threshold", "schedule", "defer_ids"}
     )
 
+    def begin(self, length: int) -> None:
+        """Forget the distributions."""
+        self._before: Candidates | None = None
+        self._calm: Ints = np.zeros(length, np.int64)
+
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
         if prediction.candidates is None:
             raise ValueError("KLASS needs candidates")
-        if block.step == 0:
-            self._before: Candidates | None = None
-            self._calm: Ints = np.zeros(len(block.masked), np.int64)
         if self._before is not None:
             limit = self.config.kl_threshold
             moved = divergence(prediction.candidates, self._before)

@@ -32,9 +32,12 @@ class Wino(Sampler):
     """
 
     revises: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"shadow"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "revoke_threshold"})
+
+    def begin(self, length: int) -> None:
+        """Forget how many were committed."""
+        self._last = _FIRST
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
@@ -48,8 +51,6 @@ class Wino(Sampler):
 
     def reopen(self, prediction: Prediction, block: BlockState, chosen: Bools) -> Bools:
         """Return the positions that become masks again, bool [n]."""
-        if block.step == 0:
-            self._last = _FIRST
         last, self._last = self._last, int(chosen.sum())
         if prediction.shadow is None or block.tokens is None or block.given is None:
             raise ValueError("WINO needs shadows")
