@@ -70,6 +70,32 @@ def cache_names(model: Model) -> list[str]:
     ]
 
 
+def start_of(
+    filled: NDArray[np.int64], size: int, block: int, row: int, count: int, at: int | None
+) -> int:
+    """Return where in its row's cache a store begins: at ``at``, or behind what is there.
+
+    Args:
+        filled: int64 [B], committed positions of each row.
+        size: positions a row can hold.
+        block: positions that were fed.
+        row: which row stores.
+        count: how many of them it stores.
+        at: where, if not behind what is there.
+
+    Raises:
+        ValueError: there is no such row, it was fed fewer positions, or they do not fit.
+    """
+    if not 0 <= row < len(filled):
+        raise ValueError(f"there is no row {row} in a cache of {len(filled)}")
+    if not 0 <= count <= block:
+        raise ValueError(f"{count} positions of a block of {block}")
+    start = int(filled[row]) if at is None else at
+    if not 0 <= start <= size - count:
+        raise ValueError(f"row {row}: {count} positions at {start} do not fit into {size}")
+    return start
+
+
 class HostCache:
     """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input; bfloat16 is kept as bits."""
 
@@ -89,8 +115,11 @@ class HostCache:
         ``present`` lists key and value layer by layer, as the graph's outputs do. They go to
         position ``at``, and what was there and after it counts no longer; without ``at`` they are
         appended.
+
+        Raises:
+            ValueError: as `start_of`.
         """
-        start = int(self.filled[row]) if at is None else at
+        start = start_of(self.filled, self.size, present[0].shape[2], row, count, at)
         for past, own in zip(self.past.values(), present, strict=True):
             past[row, :, start : start + count] = own[row, :, :count]
         self.filled[row] = start + count

@@ -25,6 +25,7 @@ _SHOWN = 300  # characters of a problem that an error message repeats
 
 Regime = Literal["full", "block", "context"]
 DataType = Literal["int64", "bool", "float32", "float16", "bfloat16"]
+HeadVariant = Literal["plain", "guided", "logits"]
 Precision = Literal["float32", "float16", "bfloat16"]
 Quantization = Literal["none", "int8", "int4", "w8a8"]
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
@@ -131,7 +132,7 @@ class Head(Record):
     ``guided`` combines pairs of rows (classifier-free guidance); ``logits`` hands out all logits.
     """
 
-    variant: Literal["plain", "guided", "logits"]
+    variant: HeadVariant
     candidates: Count
 
 

@@ -24,7 +24,8 @@ def feeds(model: ir.Model) -> dict[str, NDArray[Any]]:
         elif value.dtype == ir.DataType.BOOL:
             made[str(value.name)] = np.ones(shape, bool)
         else:
-            made[str(value.name)] = rng.integers(0, SIZES["rows"], shape)
+            below = SIZES["batch" if value.name == "partner" else "rows"]
+            made[str(value.name)] = rng.integers(0, below, shape)
     return made
 
 

@@ -2,20 +2,34 @@
 
 Its network predicts ``TABLE[position]`` everywhere, sure to ``exp(-0.1)``; its keys are the token
 ids it is fed. The table lies in the weights file, as external data.
+
+One that is ``extended`` has every input that only some graphs have, and says what it was given:
+``entropy`` counts what the second mask shows a row, ``tempered_logsumexp`` is the adapter, and
+``tempered_entropy`` is the guidance of the row's partner.
 """
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.export.graph_io import graph_inputs, graph_outputs
-from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, Requirements
+from dlmc_runtime.engines.base import Inputs
+from dlmc_runtime.manifest import (
+    EngineRecord,
+    HeadVariant,
+    Manifest,
+    Profile,
+    Requirements,
+    TensorSpec,
+)
 
 TABLE = (np.arange(64, dtype=np.int64) * 7 + 3) % 60
 WEIGHTS = "weights/model.safetensors"
@@ -33,6 +47,7 @@ _CONFIG = DenoiserConfig(
     rms_norm_eps=1e-6,
     rope_theta=1e4,
 )
+_EXTENDED = replace(_CONFIG, sliding_window=4, adapter_rank=1)
 _TYPES = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
 _NODES: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
     ("GatherElements", ["position_ids", "head_rows"], ["positions"], {"axis": 1}),
@@ -41,6 +56,7 @@ _NODES: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
     ("Cast", ["nothing"], ["logsumexp"], {"to": TensorProto.FLOAT}),
     ("Identity", ["logsumexp"], ["entropy"], {}),
     ("Identity", ["logsumexp"], ["tempered_logsumexp"], {}),
+    ("Identity", ["logsumexp"], ["tempered_entropy"], {}),
     ("Sub", ["logsumexp", "tenth"], ["sampled_logit"], {}),
     ("Unsqueeze", ["sampled_id", "last"], ["top_ids"], {}),
     ("Unsqueeze", ["sampled_logit", "last"], ["top_logits"], {}),
@@ -48,15 +64,36 @@ _NODES: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
     ("Unsqueeze", ["fed", "around"], ["present.0.key"], {}),
     ("Neg", ["present.0.key"], ["present.0.value"], {}),
 )
+_TELLING: tuple[tuple[str, list[str], list[str], dict[str, Any]], ...] = (
+    ("Cast", ["sliding_attention_mask"], ["shown"], {"to": TensorProto.FLOAT}),
+    ("ReduceSum", ["shown", "last_axis"], ["counts"], {"keepdims": 0}),
+    ("Squeeze", ["counts", "middle"], ["visible"], {}),
+    ("GatherElements", ["visible", "head_rows"], ["entropy"], {"axis": 1}),
+    ("Unsqueeze", ["adapter", "middle"], ["switch"], {}),
+    ("Add", ["logsumexp", "switch"], ["tempered_logsumexp"], {}),
+    ("Gather", ["guidance", "partner"], ["scale"], {}),
+    ("Unsqueeze", ["scale", "middle"], ["scales"], {}),
+    ("Add", ["logsumexp", "scales"], ["tempered_entropy"], {}),
+)
 
 
-def graph(location: str = WEIGHTS, **types: str) -> onnx.ModelProto:
+def _nodes(*, extended: bool) -> list[onnx.NodeProto]:
+    told = {name for _, _, outputs, _ in _TELLING for name in outputs} if extended else set()
+    plain = [node for node in _NODES if node[2][0] not in told]
+    chosen = [*plain, *_TELLING] if extended else plain
+    return [helper.make_node(op, i, o, **attributes) for op, i, o, attributes in chosen]
+
+
+def graph(location: str = WEIGHTS, *, extended: bool = False, **types: str) -> onnx.ModelProto:
     """Return the graph; ``types`` gives inputs or outputs another type than they should have."""
     table = TensorProto(name="table", data_type=TensorProto.INT64, dims=[len(TABLE)])
     table.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, "offset": "0", "length": str(TABLE.nbytes)}.items():
         table.external_data.add(key=key, value=value)
     constants = {"tenth": np.float32(0.1), "last": np.array([2]), "around": np.array([1, 3])}
+    if extended:
+        constants |= {"middle": np.array([1]), "last_axis": np.array([3])}
+    inputs, outputs = _io(extended=extended)
 
     def values(specs: tuple[Any, ...]) -> list[onnx.ValueInfoProto]:
         return [
@@ -67,34 +104,44 @@ def graph(location: str = WEIGHTS, **types: str) -> onnx.ModelProto:
         ]
 
     made = helper.make_graph(
-        [helper.make_node(op, i, o, **attributes) for op, i, o, attributes in _NODES],
+        _nodes(extended=extended),
         "handmade",
-        values(graph_inputs(_CONFIG)),
-        values(graph_outputs(_CONFIG, 1, "plain")),
+        values(inputs),
+        values(outputs),
         [table, *(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())],
     )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
 
 
-def write(root: Path, **changes: Any) -> Path:
+def _io(*, extended: bool) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    config = _EXTENDED if extended else _CONFIG
+    variant: HeadVariant = "guided" if extended else "plain"
+    return graph_inputs(config, variant), graph_outputs(config, 1, variant)
+
+
+def write(root: Path, *, extended: bool = False, **changes: Any) -> Path:
     """Write a bundle without engines; ``changes`` replaces fields of its manifest."""
     (root / "weights").mkdir(parents=True)
     (root / "config.json").write_text("{}")
-    (root / "denoiser.onnx").write_bytes(graph().SerializeToString())
+    (root / "denoiser.onnx").write_bytes(graph(extended=extended).SerializeToString())
     (root / WEIGHTS).write_bytes(TABLE.tobytes())
-    return seal(root, **changes)
+    return seal(root, extended=extended, **changes)
 
 
-def seal(root: Path, **changes: Any) -> Path:
+def seal(root: Path, *, extended: bool = False, **changes: Any) -> Path:
     """Write a manifest that fits the files as they are."""
-    files = {}
+    files, (inputs, outputs) = {}, _io(extended=extended)
     for name in ("config.json", "denoiser.onnx", WEIGHTS):
         data = (root / name).read_bytes()
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     fields = {
         "family": "handmade",
         "architecture": "Handmade",
-        "attention": {"regime": "block", "block_length": 4},
+        "attention": {
+            "regime": "block",
+            "block_length": 4,
+            "sliding_window": 4 if extended else None,
+        },
         "shift": 0,
         "tokens": {"mask": 63, "stop": (60,), "pad": 61, "suppressed": (63,)},
         "model": {
@@ -107,10 +154,10 @@ def seal(root: Path, **changes: Any) -> Path:
             "max_position_embeddings": 64,
             "parameters": 64,
         },
-        "head": {"variant": "plain", "candidates": 1},
+        "head": {"variant": "guided" if extended else "plain", "candidates": 1},
         "precision": "float32",
-        "inputs": graph_inputs(_CONFIG),
-        "outputs": graph_outputs(_CONFIG, 1, "plain"),
+        "inputs": inputs,
+        "outputs": outputs,
         "profiles": PROFILES,
         "sampler": {"name": "low_confidence_static"},
         "max_new_tokens": 16,
@@ -153,3 +200,25 @@ def rebind(root: Path, target: str = "onnxruntime-cpu", **changes: Any) -> Path:
     record["manifest_sha256"] = hashlib.sha256((root / "manifest.json").read_bytes()).hexdigest()
     path.write_text(json.dumps({**record, **changes}))
     return root
+
+
+def feed_extras(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
+    """Fill what an ``extended`` graph is fed besides; return the outputs that must say so."""
+    batch, rows = inputs.head_rows.shape
+    assert inputs.sliding_attention_mask is not None
+    assert inputs.adapter is not None
+    assert inputs.guidance is not None
+    assert inputs.partner is not None
+    inputs.sliding_attention_mask[:] = False
+    for row in range(batch):
+        for position in range(inputs.profile.block):
+            inputs.sliding_attention_mask[row, 0, position, : 1 + row + position] = True
+    inputs.adapter[:] = (np.arange(batch) + 1) % 2
+    inputs.guidance[:] = 1.5 + np.arange(batch)
+    inputs.partner[:] = np.arange(batch)[::-1]
+    ones = np.ones((1, rows), np.float32)
+    return {
+        "entropy": (1 + np.arange(batch)[:, None] + inputs.head_rows).astype(np.float32),
+        "tempered_logsumexp": inputs.adapter[:, None] * ones,
+        "tempered_entropy": inputs.guidance[inputs.partner][:, None] * ones,
+    }

@@ -157,18 +157,18 @@ class ScriptedEngine:
         return HostCache(self.manifest.model, batch, size)
 
     def inputs(self, shape):
-        return Inputs(shape)
+        return Inputs(shape, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs, cache, stores):
         self.calls.append((inputs.profile, list(stores), inputs.input_ids.copy()))
         shape = inputs.input_ids.shape
         present = np.zeros((shape[0], KV_HEADS, shape[1], HEAD_DIM), np.float32)
         for store in stores:
-            cache.write(store.row, store.count, [present] * (2 * LAYERS))
+            cache.write(store.row, store.count, [present] * (2 * LAYERS), store.at)
         positions = np.take_along_axis(inputs.position_ids, inputs.head_rows, 1) % len(self.script)
         ids, logits = self.script[positions], np.log(self.sure[positions]).astype(np.float32)
         zeros = np.zeros(positions.shape, np.float32)
-        return Outputs(ids[..., None], logits[..., None], zeros, zeros, zeros, ids, logits)
+        return Outputs(ids[..., None], logits[..., None], zeros, zeros, zeros, zeros, ids, logits)
 
     def close(self):
         self.closed = True

@@ -42,10 +42,45 @@ def test_writes_append_to_one_row_only(model):
 
 def test_a_write_beyond_the_end_or_of_other_layers_fails(model):
     cache = HostCache(model, 1, 4)
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ValueError, match="row 0: 5 positions at 0 do not fit into 4"):
         cache.write(0, 5, present(model, 1, 5))
     with pytest.raises(ValueError, match="shorter"):
         cache.write(0, 1, present(model, 1, 1)[:-1])
+
+
+def test_a_write_at_a_position_ends_the_row_there(model):
+    cache, own = HostCache(model, 2, 6), present(model, 2, 3)
+    cache.write(1, 3, own)
+    cache.write(1, 3, own)
+    cache.write(1, 2, own, at=1)
+    assert cache.filled.tolist() == [0, 3]
+    for past, new in zip(cache.past.values(), own, strict=True):
+        np.testing.assert_array_equal(past[1, :, :1], new[1, :, :1])
+        np.testing.assert_array_equal(past[1, :, 1:3], new[1, :, :2])
+        assert not past[0].any()
+    cache.write(1, 0, own, at=0)
+    cache.write(1, 1, own)
+    assert cache.filled.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "at"),
+    [
+        *((0, 1, at) for at in (-1, 4, 5, 1 << 62, -(1 << 62))),
+        *((0, count, None) for count in (-1, 4, 1 << 62)),
+        *((0, 3, at) for at in (2, 3, 4)),
+        *((row, 1, 0) for row in (-1, 2, 1 << 40)),
+    ],
+)
+def test_a_write_outside_of_the_cache_changes_nothing(model, row, count, at):
+    cache, own = HostCache(model, 2, 4), present(model, 2, 3)
+    cache.write(0, 2, own)
+    before = cache.contents()
+    with pytest.raises(ValueError, match=r"do not fit into 4|no row|of a block of 3"):
+        cache.write(row, count, own, at)
+    np.testing.assert_array_equal(cache.filled, before.filled)
+    for name, array in before.past.items():
+        np.testing.assert_array_equal(cache.past[name], array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -26,7 +26,7 @@ def outputs(logits, temperature, uniform, candidates=CANDIDATES):
             torch.tensor([temperature], dtype=torch.float32),
             torch.from_numpy(uniform[None]),
         )
-    return Outputs(*(value.numpy() for value in found[:7]))
+    return Outputs(*(value.numpy() for value in found[:8]))
 
 
 def naive(logits, config):

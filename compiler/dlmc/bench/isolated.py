@@ -72,7 +72,8 @@ class Probe:
         inputs.input_ids[...] = draws.choice(allowed, inputs.input_ids.shape)
         last = manifest.model.max_position_embeddings - profile.block
         inputs.position_ids[...] = max(min(profile.cache, last), 0) + np.arange(profile.block)
-        inputs.attention_mask[...] = True
+        for mask in inputs.masks():
+            mask[...] = True
         inputs.head_rows[...] = np.arange(profile.rows) if self.use.kind == "denoise" else 0
 
     def _contents(self, draws: np.random.Generator, free: int) -> Contents:

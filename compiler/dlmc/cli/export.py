@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dlmc.cli.console import AsJson, note, say, say_json, size, table
+from dlmc_runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from dlmc.export.pipeline import ExportPlan
+    from dlmc_runtime.manifest import HeadVariant
 
 
 def command(
@@ -34,6 +36,9 @@ def command(
     ] = None,
     emit_logits: Annotated[
         bool, typer.Option("--emit-logits", help="Hand out all logits too, for validation.")
+    ] = False,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Let rows be combined: classifier-free guidance.")
     ] = False,
     suppress: Annotated[
         list[int] | None,
@@ -81,7 +86,7 @@ def command(
         block_length=block_length,
         shift=shift,
         candidates=candidates,
-        variant="logits" if emit_logits else "plain",
+        variant=_variant(emit_logits=emit_logits, guided=guided),
         suppress=tuple(suppress or ()),
         adapter=adapter,
         recipe=recipe,
@@ -101,6 +106,14 @@ def command(
     else:
         export_checkpoint(options, announce)
     _conclude(made[0], dry_run=dry_run, as_json=as_json)
+
+
+def _variant(*, emit_logits: bool, guided: bool) -> "HeadVariant":
+    if emit_logits and guided:
+        raise UsageError(
+            "a graph with --guided does not --emit-logits", "export two bundles, one of each"
+        )
+    return "guided" if guided else "logits" if emit_logits else "plain"
 
 
 def _announce(plan: "ExportPlan") -> None:

@@ -5,7 +5,7 @@ leave the engine: candidates, logsumexp, entropy and one draw a row.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,9 @@ from torch.nn import functional
 from dlmc.denoiser.attention import KeyValue
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.denoiser import Denoiser
+from dlmc_runtime.manifest import HeadVariant
 
-HeadVariant = Literal["plain", "logits"]
-
-# Finite, so that 0 * SUPPRESSED is 0 in the entropy; low enough that its probability is exactly 0.
+# Finite, so that 0 * SUPPRESSED is 0 in an entropy; low enough that its probability is exactly 0.
 SUPPRESSED = -1e30
 
 # Width of one bin of the two-level running sum in `draw`.
@@ -37,6 +36,8 @@ class HeadOutputs(NamedTuple):
     """float32 [B,R], in nats."""
     tempered_logsumexp: Tensor
     """float32 [B,R], of logits / temperature; `logsumexp` where the temperature is 0."""
+    tempered_entropy: Tensor
+    """float32 [B,R], in nats, of softmax(logits / temperature); `entropy` where it is 0."""
     sampled_id: Tensor
     """int64 [B,R], a draw at the temperature; the best id where it is 0."""
     sampled_logit: Tensor
@@ -84,6 +85,27 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     return chosen.squeeze(-1) * _BIN + offset
 
 
+def guide(logits: Tensor, guidance: Tensor, partner: Tensor) -> Tensor:
+    """Return u + (1 + w) (logits - u), [B,R,V], for the logits u of each row's partner.
+
+    Classifier-free guidance as in LLaDA. It is written so that a row that is its own partner keeps
+    its very logits, whatever its w.
+
+    Args:
+        logits: float32 [B,R,V].
+        guidance: float32 [B], w.
+        partner: int64 [B], which row of the batch is unguided.
+    """
+    unguided = logits.index_select(0, partner)
+    return logits + guidance[:, None, None] * (logits - unguided)
+
+
+def _entropy(shifted: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+    """Return the entropy [B,R], in nats, of weights = exp(shifted) that sum up to ``total``."""
+    # With p = weights / total this is -sum(p log p), and no term of it is negative.
+    return total.log() - (weights * shifted).sum(-1) / total
+
+
 class Head(nn.Module):
     """Reduces logits to `HeadOutputs`.
 
@@ -91,7 +113,7 @@ class Head(nn.Module):
         vocab_size: V.
         candidates: K, at most V.
         suppressed: ids that must never be predicted, fewer than V.
-        variant: ``logits`` hands out the raw logits as well.
+        variant: ``guided`` combines pairs of rows first; ``logits`` hands out the raw logits.
     """
 
     suppressed: Tensor
@@ -116,8 +138,20 @@ class Head(nn.Module):
         suppressed[list(self.suppressed_ids)] = True
         return {"suppressed": suppressed}
 
-    def forward(self, logits: Tensor, temperature: Tensor, uniform: Tensor) -> HeadOutputs:
-        """Reduce ``logits`` float32 [B,R,V], at ``temperature`` [B], with ``uniform`` [B,R]."""
+    def forward(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        uniform: Tensor,
+        guidance: Tensor | None = None,
+        partner: Tensor | None = None,
+    ) -> HeadOutputs:
+        """Reduce ``logits`` float32 [B,R,V], at ``temperature`` [B], with ``uniform`` [B,R].
+
+        With ``guidance`` and ``partner``, see `guide`, it is the guided logits that are reduced.
+        """
+        if guidance is not None and partner is not None:
+            logits = guide(logits, guidance, partner)
         allowed = torch.where(self.suppressed, SUPPRESSED, logits)
         top_logits, top_ids = allowed.topk(self.candidates)
         best = top_logits[..., :1]
@@ -126,15 +160,18 @@ class Head(nn.Module):
         total = weights.sum(-1)
         greedy = (temperature <= 0)[:, None]
         divisor = torch.where(greedy, 1.0, temperature[:, None])
-        tempered = (shifted / divisor[..., None]).exp()
+        # At a tiny temperature a quotient would be infinite, and 0 times that is no number.
+        cooled = (shifted / divisor[..., None]).clamp(min=SUPPRESSED)
+        tempered = cooled.exp()
+        tempered_total = tempered.sum(-1)
         sampled = torch.where(greedy, top_ids[..., 0], draw(tempered, uniform))
         return HeadOutputs(
             top_ids=top_ids,
             top_logits=top_logits,
             logsumexp=best.squeeze(-1) + total.log(),
-            # With p = weights / total this is -sum(p log p), and no term of it is negative.
-            entropy=total.log() - (weights * shifted).sum(-1) / total,
-            tempered_logsumexp=best.squeeze(-1) / divisor + tempered.sum(-1).log(),
+            entropy=_entropy(shifted, weights, total),
+            tempered_logsumexp=best.squeeze(-1) / divisor + tempered_total.log(),
+            tempered_entropy=_entropy(cooled, tempered, tempered_total),
             sampled_id=sampled,
             sampled_logit=allowed.gather(-1, sampled.unsqueeze(-1)).squeeze(-1),
             logits=logits if self.variant == "logits" else None,
@@ -158,6 +195,11 @@ class DenoiserWithHead(nn.Module):
         head_rows: Tensor,
         temperature: Tensor,
         uniform: Tensor,
+        *,
+        sliding_attention_mask: Tensor | None = None,
+        adapter: Tensor | None = None,
+        guidance: Tensor | None = None,
+        partner: Tensor | None = None,
     ) -> tuple[HeadOutputs, list[KeyValue]]:
         """Run the denoiser over a block and the head over some of its rows.
 
@@ -169,11 +211,22 @@ class DenoiserWithHead(nn.Module):
             head_rows: int64 [B,R], rows of the block that go through the head.
             temperature: float32 [B], not negative.
             uniform: float32 [B,R], in [0,1).
+            sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window.
+            adapter: float32 [B], 1 where a row uses the adapter, else 0.
+            guidance: float32 [B], see `guide`; in the variant ``guided``.
+            partner: int64 [B], likewise.
 
         Returns:
             What the head says about the rows, and the block's keys and values per layer.
         """
-        hidden, present = self.denoiser(input_ids, position_ids, attention_mask, past)
+        hidden, present = self.denoiser(
+            input_ids,
+            position_ids,
+            attention_mask,
+            past,
+            sliding_attention_mask=sliding_attention_mask,
+            adapter=adapter,
+        )
         index = head_rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         logits = self.denoiser.logits(hidden.gather(1, index))
-        return self.head(logits, temperature, uniform), present
+        return self.head(logits, temperature, uniform, guidance, partner), present

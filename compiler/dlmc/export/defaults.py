@@ -13,6 +13,7 @@ TOLERANCES: dict[str, Tolerance] = {
     "logits": Tolerance(atol=1e-3),
     "logsumexp": Tolerance(atol=1e-3),
     "tempered_logsumexp": Tolerance(atol=1e-3, rtol=1e-4),
+    "tempered_entropy": Tolerance(atol=1e-3, rtol=1e-4),
     "entropy": Tolerance(atol=1e-3),
     "present": Tolerance(atol=1e-3, rtol=1e-4),
 }

@@ -48,7 +48,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
         model=_model(plan),
         head=Head(variant=options.variant, candidates=spec.candidates),
         precision="float32",
-        inputs=graph_inputs(spec.denoiser),
+        inputs=graph_inputs(spec.denoiser, options.variant),
         outputs=graph_outputs(spec.denoiser, spec.candidates, options.variant),
         profiles=plan.profiles,
         sampler=plan.sampler,

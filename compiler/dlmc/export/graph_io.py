@@ -3,36 +3,41 @@
 The tracer, the passes, the manifest and the dry run all read them from here; torch is not needed.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any
 
 from dlmc.denoiser.config import DenoiserConfig
-from dlmc_runtime.manifest import DataType, TensorSpec
+from dlmc_runtime.manifest import DataType, HeadVariant, TensorSpec
 
 BATCH, BLOCK, CACHE, CONTEXT, ROWS = "batch", "block", "cache", "context", "rows"
 """Symbolic dimensions; ``context`` is always ``cache`` + ``block``."""
 
-_BLOCK_INPUTS: tuple[tuple[str, DataType, tuple[int | str, ...]], ...] = (
+_Table = tuple[tuple[str, DataType, tuple[int | str, ...]], ...]
+
+_BLOCK_INPUTS: _Table = (
     ("input_ids", "int64", (BATCH, BLOCK)),
     ("position_ids", "int64", (BATCH, BLOCK)),
     ("attention_mask", "bool", (BATCH, 1, BLOCK, CONTEXT)),
 )
-_HEAD_INPUTS: tuple[tuple[str, DataType, tuple[int | str, ...]], ...] = (
+_SLIDING_INPUTS: _Table = (("sliding_attention_mask", "bool", (BATCH, 1, BLOCK, CONTEXT)),)
+_ADAPTER_INPUTS: _Table = (("adapter", "float32", (BATCH,)),)
+_HEAD_INPUTS: _Table = (
     ("head_rows", "int64", (BATCH, ROWS)),
     ("temperature", "float32", (BATCH,)),
     ("uniform", "float32", (BATCH, ROWS)),
 )
+_GUIDED_INPUTS: _Table = (("guidance", "float32", (BATCH,)), ("partner", "int64", (BATCH,)))
 _HEAD_OUTPUTS: tuple[tuple[str, DataType], ...] = (
     ("logsumexp", "float32"),
     ("entropy", "float32"),
     ("tempered_logsumexp", "float32"),
+    ("tempered_entropy", "float32"),
     ("sampled_id", "int64"),
     ("sampled_logit", "float32"),
 )
 
 
-def _specs(
-    table: tuple[tuple[str, DataType, tuple[int | str, ...]], ...],
-) -> tuple[TensorSpec, ...]:
+def _specs(table: _Table) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=name, dtype=dtype, shape=shape) for name, dtype, shape in table)
 
 
@@ -45,14 +50,35 @@ def _key_values(stem: str, length: str, config: DenoiserConfig) -> tuple[TensorS
     )
 
 
-def graph_inputs(config: DenoiserConfig) -> tuple[TensorSpec, ...]:
-    """Return the graph's inputs, in order."""
-    past = _key_values("past_key_values", CACHE, config)
-    return (*_specs(_BLOCK_INPUTS), *past, *_specs(_HEAD_INPUTS))
+def graph_inputs(config: DenoiserConfig, variant: HeadVariant = "plain") -> tuple[TensorSpec, ...]:
+    """Return the graph's inputs, in order, with a head of that variant."""
+    block = (
+        *_BLOCK_INPUTS,
+        *(_SLIDING_INPUTS if config.sliding_window is not None else ()),
+        *(_ADAPTER_INPUTS if config.adapter_rank else ()),
+    )
+    head = (*_HEAD_INPUTS, *(_GUIDED_INPUTS if variant == "guided" else ()))
+    return (*_specs(block), *_key_values("past_key_values", CACHE, config), *_specs(head))
+
+
+def arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given by graph input as the module takes it: by name, ``past`` in pairs.
+
+    >>> arguments({"x": 1, "past_key_values.0.key": 2, "past_key_values.0.value": 3, "y": 4})
+    {'x': 1, 'past': [(2, 3)], 'y': 4}
+    """
+    found: dict[str, Any] = {}
+    cached = [value for name, value in inputs.items() if name.startswith("past_key_values.")]
+    for name, value in inputs.items():
+        if name.startswith("past_key_values."):
+            found["past"] = list(zip(cached[::2], cached[1::2], strict=True))
+        else:
+            found[name] = value
+    return found
 
 
 def graph_outputs(
-    config: DenoiserConfig, candidates: int, variant: Literal["plain", "logits"]
+    config: DenoiserConfig, candidates: int, variant: HeadVariant
 ) -> tuple[TensorSpec, ...]:
     """Return the graph's outputs, in order, of a head with ``candidates`` (K) of that variant."""
     top = (BATCH, ROWS, candidates)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+
+from dlmc_runtime.manifest import HeadVariant
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class ExportOptions:
         block_length: positions denoised together.
         shift: 1 where logit i predicts token i + 1, else 0.
         candidates: best tokens (K) that the graph hands out for each row.
-        variant: ``logits`` lets the graph hand out all logits as well, for validation.
+        variant: ``guided`` lets pairs of rows be combined (classifier-free guidance), ``logits``
+            lets the graph hand out all logits as well, for validation.
         suppress: ids, besides the mask, that must never be predicted.
         adapter: folder of an adapter that each row can switch on, in the checkpoint or elsewhere.
         recipe: name or path of a recipe.
@@ -35,7 +37,7 @@ class ExportOptions:
     block_length: int | None = None
     shift: int | None = None
     candidates: int | None = None
-    variant: Literal["plain", "logits"] = "plain"
+    variant: HeadVariant = "plain"
     suppress: tuple[int, ...] = ()
     adapter: str | None = None
     recipe: str | None = None

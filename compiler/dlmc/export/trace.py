@@ -3,9 +3,8 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -14,7 +13,16 @@ from torch import Tensor
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
-from dlmc.export.graph_io import BATCH, BLOCK, CACHE, CONTEXT, ROWS, graph_inputs, graph_outputs
+from dlmc.export.graph_io import (
+    BATCH,
+    BLOCK,
+    CACHE,
+    CONTEXT,
+    ROWS,
+    arguments,
+    graph_inputs,
+    graph_outputs,
+)
 from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.export.passes.fill_constants import FillConstants
 from dlmc.export.passes.name_io import NameIo
@@ -53,7 +61,7 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
             traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
         ).eval()
     with _quiet():
-        model = _export(module, traced)
+        model = _export(module, graph_inputs(traced, head.variant))
         FillConstants(constants(module))(model)
         optimizer.optimize_ir(model)
         ir.passes.Sequential(
@@ -70,7 +78,7 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
 def _io(
     config: DenoiserConfig, head: Head
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    return graph_inputs(config), graph_outputs(config, head.candidates, head.variant)
+    return graph_inputs(config, head.variant), graph_outputs(config, head.candidates, head.variant)
 
 
 def constants(module: torch.nn.Module) -> dict[str, Tensor]:
@@ -83,17 +91,16 @@ def constants(module: torch.nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _export(module: DenoiserWithHead, config: DenoiserConfig) -> ir.Model:
+def _export(module: DenoiserWithHead, specs: tuple[TensorSpec, ...]) -> ir.Model:
     """Run the exporter over meta tensors of the example sizes."""
-    specs = graph_inputs(config)
-    tensors = [_example(spec) for spec in specs]
-    dims = [{i: d for i, d in enumerate(spec.shape) if isinstance(d, str)} for spec in specs]
+    tensors = {spec.name: _example(spec) for spec in specs}
+    dims = {s.name: {i: d for i, d in enumerate(s.shape) if isinstance(d, str)} for s in specs}
     program = torch.onnx.export(
         module,
-        _arguments(tensors),
+        kwargs=arguments(tensors),
         dynamo=True,
         opset_version=OPSET,
-        dynamic_shapes=_arguments(dims),
+        dynamic_shapes=arguments(dims),
         # The optimizer would read values that meta tensors do not have: it runs afterwards.
         optimize=False,
         verbose=False,
@@ -107,12 +114,6 @@ def _example(spec: TensorSpec) -> Tensor:
     """Return a meta tensor of the type and example size of a graph input."""
     shape = [_EXAMPLE[size] if isinstance(size, str) else size for size in spec.shape]
     return torch.zeros(shape, dtype=_DTYPES[spec.dtype], device="meta")
-
-
-def _arguments(flat: Sequence[Any]) -> tuple[Any, ...]:
-    """Nest what is in the order of the graph's inputs as `DenoiserWithHead.forward` takes it."""
-    past = flat[3:-3]
-    return *flat[:3], list(zip(past[::2], past[1::2], strict=True)), *flat[-3:]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dlmc.lowering.calibrate import Feeds
 from dlmc_runtime.cache import Cache
-from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
+from dlmc_runtime.engines.base import PARTNER, Engine, Inputs, Outputs, Store
 from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Manifest, Profile
@@ -130,6 +130,8 @@ def save_states(states: Sequence[Feeds], folder: Path) -> list[Path]:
 def load_states(path: Path, batch: int = 1) -> list[Feeds]:
     """Read states that `save_states` wrote, ``batch`` rows each; rows left over are dropped.
 
+    A row whose partner for guidance is not among them becomes its own.
+
     Raises:
         DlmcError: the file cannot be read, or is none of these.
     """
@@ -139,7 +141,17 @@ def load_states(path: Path, batch: int = 1) -> list[Feeds]:
     except (OSError, ValueError) as error:
         raise DlmcError(f"{path} holds no states ({error})", "record them again") from error
     count = min((len(array) for array in stacked.values()), default=0)
-    return [
+    states = [
         {name: array[start : start + batch] for name, array in stacked.items()}
         for start in range(0, count - batch + 1, batch)
     ]
+    return [_apart(state, batch) for state in states]
+
+
+def _apart(state: Feeds, batch: int) -> Feeds:
+    """Return a state whose rows have no partner outside of it."""
+    if PARTNER not in state:
+        return state
+    partner = state[PARTNER]
+    inside = (partner >= 0) & (partner < batch)
+    return {**state, PARTNER: np.where(inside, partner, np.arange(batch))}

@@ -1,5 +1,6 @@
 """`dlmc build`: check, plan, build, record."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -18,6 +19,8 @@ from dlmc.targets.sizes import BYTES
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import ENGINE, PARTIAL, Bundle, engine_folder
 from dlmc_runtime.engines import ENGINES, make
+from dlmc_runtime.engines.base import tensor_shape
+from dlmc_runtime.engines.memory import item_size
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import (
     EngineRecord,
@@ -103,8 +106,12 @@ def memory(bundle: Bundle, profile: Profile, cache_dtype: Precision = "float32")
     return {
         "cache": layers * b * c * BYTES[cache_dtype],
         "present": layers * b * t * BYTES[cache_dtype],
-        "inputs": b * (16 * t + t * (c + t) + 12 * r + 4),
-        "outputs": b * r * (12 * candidates + 24),
+        "inputs": sum(
+            math.prod(tensor_shape(spec, profile)) * item_size(spec.dtype)
+            for spec in bundle.manifest.inputs
+            if not spec.name.startswith("past_key_values.")
+        ),
+        "outputs": b * r * (12 * candidates + 28),
         "logits": b * r * model.vocab_size * BYTES["float32"],
     }
 

@@ -12,7 +12,14 @@ from dlmc.validate.report import Place
 from dlmc.validate.tolerances import COMMITTED, IDS, Limits
 from dlmc_runtime.engines.base import OUTPUTS, Outputs
 
-NUMBERS = ("top_logits", "sampled_logit", "logsumexp", "tempered_logsumexp", "entropy")
+NUMBERS = (
+    "top_logits",
+    "sampled_logit",
+    "logsumexp",
+    "tempered_logsumexp",
+    "entropy",
+    "tempered_entropy",
+)
 MASKED = "masked"
 
 

@@ -21,6 +21,7 @@ ORDER = (
     "logsumexp",
     "tempered_logsumexp",
     "entropy",
+    "tempered_entropy",
     "present",
     COMMITTED,
 )

@@ -61,9 +61,9 @@ class State:
         inputs: the graph's inputs, but for the cache.
         past: the committed positions of the cache before the forward; ``size`` is only theirs.
         size: positions the cache can hold.
-        stores: what the forward appends to the cache.
+        stores: what the forward writes to the cache.
         outputs: what the head said.
-        kept: what was appended, [H_kv,n,D] by cache name.
+        kept: what row 0 stored, [H_kv,n,D] by cache name.
         task: what the forward was for.
         canvas: int64, all tokens of the row before the forward.
         masked: bool, which of them were not decided yet.
@@ -210,11 +210,11 @@ def _step(
 
 
 def stored(cache: Contents, stores: Sequence[Store]) -> Arrays:
-    """Return [H_kv,n,D] by cache name: the positions ``stores`` have just appended to row 0."""
+    """Return [H_kv,n,D] by cache name: the positions ``stores`` have just written to row 0."""
     found = {}
     for store in stores:
         if store.row == 0:
-            end = int(cache.filled[0])
+            end = int(cache.filled[0])  # wherever a store begins, its row ends with it
             for name, past in cache.past.items():
                 found[name] = past[0, :, end - store.count : end].copy()
     return found

@@ -117,7 +117,12 @@ def load_reference(bundle: Bundle, profiles: Profiles) -> "TorchEngine":
         adapter = read_json(bundle.root / ADAPTER_CONFIG)
         spec = parse_adapter(adapter).applied(family, spec)
     names = family.weight_names(spec)
-    head = Head(spec.denoiser.vocab_size, manifest.head.candidates, manifest.tokens.suppressed)
+    head = Head(
+        spec.denoiser.vocab_size,
+        manifest.head.candidates,
+        manifest.tokens.suppressed,
+        manifest.head.variant,
+    )
     module = DenoiserWithHead(spec.denoiser, head)
     parameters = dict(module.denoiser.named_parameters())
     wanted = {theirs: ours for ours, theirs in names.items()}

@@ -12,8 +12,17 @@ from dlmc.validate.recording import Arrays, Choice, Recording, State
 from dlmc.validate.saved_arrays import read_inputs, read_outputs
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Contents, cache_names
+from dlmc_runtime.engines.base import (
+    ADAPTER,
+    GUIDANCE,
+    PARTNER,
+    SLIDING_MASK,
+    Inputs,
+    Outputs,
+    Store,
+    tensor_shape,
+)
 from dlmc_runtime.engines.base import OUTPUTS as HEAD
-from dlmc_runtime.engines.base import Inputs, Outputs, Store, tensor_shape
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.manifest import (
     Manifest,
@@ -42,12 +51,18 @@ class _Task(Record):
     head_end: Natural
 
 
+class _Store(Record):
+    row: Natural
+    count: Natural
+    at: Natural | None
+
+
 class _State(Record):
     prompt: Natural
     forward: Natural
     profile: Profile
     filled: tuple[Natural, ...]
-    stored: Natural
+    stores: tuple[_Store, ...]
     task: _Task
     canvas: tuple[TokenId, ...]
     masked: tuple[bool, ...]
@@ -60,7 +75,7 @@ class _State(Record):
 class _States(Record):
     """``states.json``: what Polygraphy does not need and a comparison does."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     manifest_sha256: Sha256
     starts: tuple[Natural, ...]
     answers: tuple[tuple[TokenId, ...], ...]
@@ -114,7 +129,7 @@ def _describe(state: State) -> _State:
         forward=state.forward,
         profile=state.inputs.profile,
         filled=tuple(state.past.filled.tolist()),
-        stored=sum(store.count for store in state.stores),
+        stores=tuple(_Store(**asdict(store)) for store in state.stores),
         task=_Task(**asdict(state.task)),
         canvas=tuple(state.canvas.tolist()),
         masked=tuple(state.masked.tolist()),
@@ -192,17 +207,19 @@ class _Reader:
         used = max(said.filled)
         past = {name: given[name][:, :, :used] for name in cache_names(manifest.model)}
         specs = {spec.name: spec for spec in manifest.outputs}
+        stores = tuple(Store(**store.model_dump()) for store in said.stores)
         kept = {}
-        for name in cache_names(manifest.model) if said.stored else ():
-            spec = specs[name.replace("past_key_values", "present")]
-            kept[name] = self._array(answers, spec, profile)[0, :, : said.stored]
+        for count in (store.count for store in stores if store.row == 0):
+            for name in cache_names(manifest.model):
+                spec = specs[name.replace("past_key_values", "present")]
+                kept[name] = self._array(answers, spec, profile)[0, :, :count]
         return State(
             prompt=said.prompt,
             forward=said.forward,
             inputs=inputs,
             past=Contents(past, np.array(said.filled, np.int64)),
             size=profile.cache,
-            stores=(Store(0, said.stored),) if said.stored else (),
+            stores=stores,
             outputs=Outputs(*(self._array(answers, specs[name], profile) for name in HEAD)),
             kept=kept,
             task=Task(**said.task.model_dump()),
@@ -228,10 +245,22 @@ class _Reader:
             and longest == len(said.masked) <= 2 * self._manifest.model.max_position_embeddings
             and max(said.canvas) < self._manifest.model.vocab_size
             and len(said.filled) == profile.batch
-            and said.stored <= profile.block
-            and max(said.filled) + said.stored <= profile.cache
+            and max(said.filled) <= profile.cache
+            and _can_be_stored(said)
             and (said.noise is None or len(said.noise) == asked)
         )
+
+
+def _can_be_stored(said: _State) -> bool:
+    """Return whether every row stores at most once, what it was fed, and inside of its cache."""
+    rows, profile = [store.row for store in said.stores], said.profile
+    if len(set(rows)) < len(rows) or max(rows, default=0) >= profile.batch:
+        return False
+    starts = [said.filled[one.row] if one.at is None else one.at for one in said.stores]
+    return all(
+        store.count <= profile.block and start + store.count <= profile.cache
+        for store, start in zip(said.stores, starts, strict=True)
+    )
 
 
 def _fits(given: Arrays, said: _State, manifest: Manifest) -> bool:
@@ -242,11 +271,20 @@ def _fits(given: Arrays, said: _State, manifest: Manifest) -> bool:
         "head_rows": said.profile.block,
         "position_ids": longest,
     }
+    if PARTNER in given:
+        below[PARTNER] = said.profile.batch
     inside = all(((given[k] >= 0) & (given[k] < end)).all() for k, end in below.items())
     uniform, temperature = given["uniform"], given["temperature"]
     drawn = ((uniform >= 0) & (uniform < 1)).all() and np.isfinite(temperature).all()
+    masks = [given[name] for name in ("attention_mask", SLIDING_MASK) if name in given]
+    nothing = np.zeros(1, np.float32)
     return bool(
-        inside and drawn and (temperature >= 0).all() and given["attention_mask"].any(-1).all()
+        inside
+        and drawn
+        and (temperature >= 0).all()
+        and all(mask.any(-1).all() for mask in masks)
+        and np.isfinite(given.get(GUIDANCE, nothing)).all()
+        and np.isin(given.get(ADAPTER, nothing), (0, 1)).all()
     )
 
 

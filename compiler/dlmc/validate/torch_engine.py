@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlmc.denoiser.head import DenoiserWithHead
+from dlmc.export.graph_io import arguments
 from dlmc_runtime.cache import Cache, HostCache
 from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
@@ -31,7 +32,7 @@ class TorchEngine:
         return Inputs(profile, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        """Run the denoiser once, then write what ``stores`` names to the cache."""
         if not isinstance(cache, HostCache):
             raise TypeError("the cache belongs to another engine")
         answers = self.run({**inputs.arrays(), **cache.past})
@@ -44,16 +45,7 @@ class TorchEngine:
     def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return all outputs of the graph, by name, for its inputs, by name."""
         tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in feeds.items()}
-        past = [tensor for name, tensor in tensors.items() if name.startswith("past")]
-        head, present = self.module(
-            tensors["input_ids"],
-            tensors["position_ids"],
-            tensors["attention_mask"],
-            list(zip(past[::2], past[1::2], strict=True)),
-            tensors["head_rows"],
-            tensors["temperature"],
-            tensors["uniform"],
-        )
+        head, present = self.module(**arguments(tensors))
         answers = {k: v.numpy() for k, v in head._asdict().items() if v is not None}
         for layer, pair in enumerate(present):
             for part, tensor in zip(("key", "value"), pair, strict=True):

@@ -16,6 +16,7 @@ OUTPUTS = (
     "logsumexp",
     "entropy",
     "tempered_logsumexp",
+    "tempered_entropy",
     "sampled_id",
     "sampled_logit",
 )
@@ -34,6 +35,7 @@ class Outputs:
     logsumexp: NDArray[np.float32]
     entropy: NDArray[np.float32]
     tempered_logsumexp: NDArray[np.float32]
+    tempered_entropy: NDArray[np.float32]
     sampled_id: NDArray[np.int64]
     sampled_logit: NDArray[np.float32]
 
@@ -98,6 +100,7 @@ class Inputs:
             self.adapter = allocate(ADAPTER, (batch,), np.float32)
         if GUIDANCE in names:
             self.guidance = allocate(GUIDANCE, (batch,), np.float32)
+        if PARTNER in names:
             self.partner = allocate(PARTNER, (batch,), np.int64)
             self.partner[:] = np.arange(batch)
         # Padding until a row is fed: every position sees itself, so that no softmax is empty.
@@ -133,7 +136,8 @@ class Inputs:
 class Store:
     """Keep the first ``count`` positions that ``row`` feeds, at ``at`` in its cache.
 
-    What the cache held from there on counts no longer. Without ``at`` they are appended.
+    What the cache held from there on counts no longer. Without ``at`` they are appended. An engine
+    refuses a store that does not fit, with `ValueError`.
     """
 
     row: int
@@ -184,7 +188,7 @@ class Engine(Protocol):
         ...
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache."""
+        """Run the denoiser once, then write what ``stores`` names to the cache."""
         ...
 
     def close(self) -> None:

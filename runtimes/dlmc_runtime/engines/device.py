@@ -24,9 +24,13 @@ class StagedInputs(Inputs):
         self.memory = memory
 
         def allocate(name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+            if name not in layout.places:
+                raise EngineError(f"the manifest has no input {name}", "export it again")
             array = layout.places[name].of(memory)
             if array.shape != shape or array.dtype != np.dtype(dtype):
-                raise EngineError(f"the manifest gives {name} another shape or type", "export it")
+                raise EngineError(
+                    f"the manifest gives {name} another shape or type", "export it again"
+                )
             return array
 
         super().__init__(profile, layout.places, allocate)
@@ -114,7 +118,7 @@ class DeviceEngine:
         return StagedInputs(profile, layout, self._device.staging(layout.size))
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache.
+        """Run the denoiser once, then write what ``stores`` names to the cache.
 
         Raises:
             EngineError: the device or the library fails, or the engine was closed.

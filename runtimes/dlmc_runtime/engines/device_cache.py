@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlmc_runtime.cache import Contents, cache_names, narrow, widen
+from dlmc_runtime.cache import Contents, cache_names, narrow, start_of, widen
 from dlmc_runtime.engines.base import Store
 from dlmc_runtime.engines.memory import Device, Layout, item_size
 from dlmc_runtime.errors import EngineError
@@ -66,23 +66,21 @@ class DeviceCache:
         self.filled[...] = contents.filled
 
     def queue_copies(self, stores: Sequence[Store], present: Sequence[tuple[int, int]]) -> None:
-        """Queue the copies that append to rows; `stored` takes note of them when they are done.
+        """Queue the copies that write to rows; `stored` takes note of them when they are done.
 
         Args:
-            stores: which rows, and how many positions.
+            stores: which rows, how many positions, and where to.
             present: address and T of [B,H_kv,T,D], key and value layer by layer, as in the cache.
 
         Raises:
             ValueError: a row has no room for so many, or was not fed so many.
         """
-        places = self.memory.layout.places.values()
+        places, filled = self.memory.layout.places.values(), self.filled.copy()
         for store in stores:
-            start = int(self.filled[store.row]) if store.at is None else store.at
-            if start + store.count > self.size:
-                raise ValueError(f"row {store.row} holds {start}, {store.count} more do not fit")
+            fed = present[0][1]
+            start = start_of(filled, self.size, fed, store.row, store.count, store.at)
+            filled[store.row] = start + store.count
             for past, (address, block) in zip(places, present, strict=True):
-                if store.count > block:
-                    raise ValueError(f"{store.count} positions of a block of {block}")
                 _, heads, _, width = past.shape
                 position = width * item_size(past.dtype)
                 self._pool.device.copy_rows(

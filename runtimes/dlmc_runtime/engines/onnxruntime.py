@@ -121,7 +121,7 @@ class OnnxRuntimeEngine:
         return Inputs(profile, {spec.name for spec in self.manifest.inputs})
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
-        """Run the denoiser once, then append what ``stores`` names to the cache.
+        """Run the denoiser once, then write what ``stores`` names to the cache.
 
         Raises:
             EngineError: ONNX Runtime fails, or the engine was closed.

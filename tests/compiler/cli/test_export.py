@@ -68,6 +68,20 @@ def test_every_flag_reaches_the_export(dlmc, source, output, asked):
     assert done.out == f"exported without weights: {output}\n"
 
 
+def test_a_head_can_be_guided(dlmc, source, output, asked):
+    done = dlmc("export", source, "-o", str(output), "--no-tokenizer", "--guided")
+    assert done.status == 0
+    assert asked[0].variant == "guided"
+    assert "guided, " in done.err
+
+
+def test_a_guided_head_emits_no_logits(dlmc, source, output, asked):
+    done = dlmc("export", source, "-o", str(output), "--guided", "--emit-logits")
+    assert done.status == 2
+    assert "--guided does not --emit-logits: export two bundles" in done.err
+    assert asked == []
+
+
 def test_shows_the_effective_configuration_first(dlmc, source, output, asked):
     done = dlmc("export", source, "-o", str(output), "--no-tokenizer", "--suppress", "4")
     rows = dict(line.split(None, 1) for line in done.err.splitlines())

@@ -1,3 +1,4 @@
+import itertools
 from functools import partial
 
 import numpy as np
@@ -60,6 +61,10 @@ def test_agrees_with_float64(case):
     assert_close(found.logsumexp, logsumexp(exact))
     assert_close(found.entropy, -(np.exp(log_p) * log_p).sum(-1))
     assert_close(found.tempered_logsumexp, logsumexp(tempered))
+    log_p = tempered - logsumexp(tempered)[:, None]
+    assert_close(found.tempered_entropy, -(np.exp(log_p) * log_p).sum(-1))
+    assert (found.entropy >= 0).all()
+    assert (found.tempered_entropy >= 0).all()
     best = -np.sort(-exact, axis=-1)[:, : head.candidates]
     np.testing.assert_array_equal(found.top_logits, best.astype(np.float32))
     np.testing.assert_array_equal(
@@ -130,6 +135,70 @@ def test_temperature_zero_ignores_uniform():
     found = reduce(Head(300, 4, [3]), logits, 0.0, np.linspace(0, BELOW_ONE, 64))
     np.testing.assert_array_equal(found.sampled_id, found.top_ids[:, 0])
     np.testing.assert_array_equal(found.tempered_logsumexp, found.logsumexp)
+    np.testing.assert_array_equal(found.tempered_entropy, found.entropy)
+
+
+@pytest.mark.parametrize("temperature", [1e-38, 1e-30, 1e-9, 1e-3])
+def test_a_tiny_temperature_leaves_no_entropy(temperature):
+    logits = np.random.default_rng(0).standard_normal((64, 300)) * 100
+    found = reduce(Head(300, 4, [3]), logits, temperature, np.linspace(0, BELOW_ONE, 64))
+    np.testing.assert_allclose(found.tempered_entropy, 0, atol=1e-6)
+    np.testing.assert_array_equal(found.sampled_id, found.top_ids[:, 0])
+    equal = reduce(Head(300, 4, [3]), np.zeros((1, 300)), temperature, [0.5])
+    assert equal.tempered_entropy.item() == pytest.approx(np.log(299), abs=1e-5)
+
+
+def test_entropy_rises_with_temperature():
+    logits = np.random.default_rng(0).standard_normal((8, 300)) * 5
+    found = [reduce(Head(300, 4, [3]), logits, t, [0.5] * 8) for t in (0.3, 0.8, 2.0, 1e3)]
+    for one, other in itertools.pairwise(found):
+        assert (one.tempered_entropy < other.tempered_entropy).all()
+    np.testing.assert_allclose(found[-1].tempered_entropy, np.log(299), atol=1e-3)
+
+
+def guided(head: Head, logits, guidance, partner, temperature=0.0) -> HeadOutputs:
+    """Run the head over a batch: logits [B,R,V], guidance [B], partner [B]."""
+    batch, rows, _ = logits.shape
+    found: HeadOutputs = head(
+        torch.tensor(logits),
+        torch.full((batch,), temperature),
+        torch.full((batch, rows), 0.4),
+        torch.tensor(guidance, dtype=torch.float32),
+        torch.tensor(partner),
+    )
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_guidance_moves_a_row_away_from_its_partner(temperature):
+    logits = np.random.default_rng(0).standard_normal((3, 5, 300)).astype(np.float32) * 3
+    head = Head(300, 4, [3, 9], "guided")
+    found = guided(head, logits, [1.5, 0.3, -0.5], [1, 1, 0], temperature)
+    combined = logits.copy()
+    combined[0] = logits[1] + np.float32(2.5) * (logits[0] - logits[1])
+    combined[2] = logits[0] + np.float32(0.5) * (logits[2] - logits[0])
+    uniform, heat = torch.full((3, 5), 0.4), torch.full((3,), temperature)
+    wanted = head(torch.tensor(combined), heat, uniform)
+    for name, one in found._asdict().items():
+        if one is not None:
+            torch.testing.assert_close(one, getattr(wanted, name), rtol=1e-5, atol=1e-4)
+    assert not np.isin(found.top_ids, [3, 9]).any()
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0, -1.0, 1e4, 1e30])
+def test_a_row_that_is_its_own_partner_keeps_its_very_numbers(scale):
+    logits = np.random.default_rng(0).standard_normal((2, 5, 300)).astype(np.float32) * 3
+    head = Head(300, 4, [3], "guided")
+    found = guided(head, logits, [scale, scale], [0, 1], 0.7)
+    plain = head(torch.tensor(logits), torch.full((2,), 0.7), torch.full((2, 5), 0.4))
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("partner", [[2, 0], [-3, 0]])
+def test_a_partner_outside_of_the_batch_is_refused(partner):
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        guided(Head(300, 4, [3], "guided"), np.zeros((2, 1, 300), np.float32), [1, 1], partner)
 
 
 def test_each_row_has_its_own_temperature():
@@ -141,12 +210,14 @@ def test_each_row_has_its_own_temperature():
         alone = reduce(head, logits[index].numpy(), temperature, uniform[index].numpy())
         torch.testing.assert_close(both.sampled_id[index], alone.sampled_id)
         torch.testing.assert_close(both.tempered_logsumexp[index], alone.tempered_logsumexp)
+        torch.testing.assert_close(both.tempered_entropy[index], alone.tempered_entropy)
 
 
 def test_a_certain_prediction_has_no_entropy():
     suppressed = [i for i in range(300) if i != 7]
     found = reduce(Head(300, 1, suppressed), np.zeros((1, 300)), 1.0, [0.5])
     assert found.entropy.item() == 0.0
+    assert found.tempered_entropy.item() == 0.0
     assert found.logsumexp.item() == 0.0
     assert found.top_ids.tolist() == [[7]]
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
+from dlmc.export.graph_io import arguments
 from dlmc.export.trace import trace
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import FamilySpec, Overrides
@@ -145,13 +146,8 @@ def run_torch() -> Callable[..., list[np.ndarray]]:
 
     def run(module: DenoiserWithHead, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
-        past = [tensor for name, tensor in tensors.items() if name.startswith("past")]
         with torch.inference_mode():
-            found, present = module(
-                *(tensors[name] for name in ("input_ids", "position_ids", "attention_mask")),
-                list(zip(past[::2], past[1::2], strict=True)),
-                *(tensors[name] for name in ("head_rows", "temperature", "uniform")),
-            )
+            found, present = module(**arguments(tensors))
         head = [tensor for tensor in found if tensor is not None]
         return [tensor.numpy() for tensor in (*head, *(one for pair in present for one in pair))]
 

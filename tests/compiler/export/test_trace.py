@@ -8,9 +8,11 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from dlmc.denoiser.head import Head
 from dlmc.export.graph_io import graph_inputs, graph_outputs
-from dlmc.export.trace import OPSET, constants
+from dlmc.export.trace import OPSET, constants, trace
 
+MASK = 7
 SHAPES = {
     "denoise over a cache": (1, 4, 8, 4),
     "prefill": (1, 12, 3, 1),
@@ -85,6 +87,58 @@ def test_equals_torch(session, checkpoint, config, make_feeds, run_torch, shape)
     theirs = run_torch(checkpoint.module, feeds)
     for (name, ours), reference in zip(answers(session, feeds).items(), theirs, strict=True):
         np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def small(config):
+    return replace(config, num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def guided(small) -> ort.InferenceSession:
+    """A guided head on one layer of random weights, over a second mask and an adapter switch."""
+    shape = replace(small, sliding_window=3, adapter_rank=2)
+    return random_session(trace(shape, Head(300, 4, [MASK], "guided")))
+
+
+def random_session(model: ir.Model) -> ort.InferenceSession:
+    rng = np.random.default_rng(0)
+    for name, value in sorted(model.graph.initializers.items()):
+        if value.const_value is None:
+            assert value.shape is not None
+            array = rng.standard_normal(value.shape.numpy(), dtype=np.float32)
+            value.const_value = ir.tensor(array / 10, name=name)
+    return ort.InferenceSession(serialize(model))
+
+
+def test_inputs_that_not_every_graph_has_are_where_the_contract_says(guided, small):
+    shape = replace(small, sliding_window=3, adapter_rank=2)
+    names = [spec.name for spec in graph_inputs(shape, "guided")]
+    assert [value.name for value in guided.get_inputs()] == names
+
+
+def test_guided_logits_are_combined_before_everything_else(guided, small, make_feeds):
+    logits = random_session(trace(small, Head(300, 4, [MASK], "logits")))
+    feeds = make_feeds(small, 3, 5, 4, 5)
+    feeds["temperature"][:] = 0
+    mask = {"sliding_attention_mask": feeds["attention_mask"], "adapter": np.zeros(3, np.float32)}
+    guidance = {
+        "guidance": np.array([1.5, 2.0, 9.0], np.float32),
+        "partner": np.array([1, 1, 0]),
+    }
+    found, raw = answers(guided, {**feeds, **mask, **guidance}), answers(logits, feeds)
+    combined = raw["logits"].copy()
+    for row, other in ((0, 1), (2, 0)):
+        u, scale = raw["logits"][other], 1 + guidance["guidance"][row]
+        combined[row] = u + scale * (raw["logits"][row] - u)
+    combined[..., MASK] = -np.inf
+    best = combined.max(-1)
+    np.testing.assert_allclose(found["sampled_logit"], best, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(found["sampled_id"], combined.argmax(-1))
+    total = best + np.log(np.exp(combined - best[..., None]).sum(-1))
+    np.testing.assert_allclose(found["logsumexp"], total, rtol=1e-4, atol=1e-4)
+    for name in ("top_logits", "logsumexp", "entropy", "tempered_entropy"):
+        np.testing.assert_array_equal(found[name][1], raw[name][1], err_msg=name)
 
 
 def test_padding_a_block_changes_nothing(session, config, make_feeds):

@@ -19,30 +19,38 @@ from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.manifest import HeadVariant
 
 PROMPTS = ("12+7=?", "sort 3 1 2 9")
 
 
 @pytest.fixture(scope="session")
-def export(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Callable[[str], Bundle]:
+def export(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Callable[..., Bundle]:
     """Export a tracked checkpoint by name."""
 
-    def make(name: str) -> Bundle:
-        root = tmp_path_factory.mktemp("bundles") / name
-        export_checkpoint(ExportOptions(str(repository / "artifacts" / name), root, candidates=8))
+    def make(name: str, candidates: int = 8, variant: HeadVariant = "plain") -> Bundle:
+        root, source = tmp_path_factory.mktemp("bundles") / name, repository / "artifacts" / name
+        export_checkpoint(ExportOptions(str(source), root, candidates=candidates, variant=variant))
         return Bundle.open(root)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def sdar(export: Callable[[str], Bundle]) -> Bundle:
+def sdar(export: Callable[..., Bundle]) -> Bundle:
     """The tiny SDAR: with a cache, and norms of queries and keys."""
     return export("tiny-sdar")
 
 
 @pytest.fixture(scope="session")
-def llada(export: Callable[[str], Bundle]) -> Bundle:
+def guided(export: Callable[..., Bundle], repository: Path) -> Bundle:
+    """The tiny SDAR with a guided head that hands out every token but the mask."""
+    config = json.loads((repository / "artifacts" / "tiny-sdar" / "config.json").read_text())
+    return export("tiny-sdar", config["vocab_size"] - 1, "guided")
+
+
+@pytest.fixture(scope="session")
+def llada(export: Callable[..., Bundle]) -> Bundle:
     """The tiny LLaDA: without a cache."""
     return export("tiny-llada")
 

@@ -80,6 +80,14 @@ def test_a_batch_is_read_together(llada_states, tmp_path):
     assert [len(state["input_ids"]) for state in found] == [2] * (len(llada_states) // 2)
 
 
+def test_a_row_whose_partner_is_elsewhere_becomes_its_own(tmp_path):
+    partner = np.array([1, 1])
+    pair = {"input_ids": np.arange(6).reshape(2, 3), "partner": partner}
+    (path,) = save_states([pair, pair], tmp_path)
+    assert [state["partner"].tolist() for state in load_states(path, batch=2)] == [[1, 1]] * 2
+    assert [state["partner"].tolist() for state in load_states(path)] == [[0]] * 4
+
+
 def test_what_holds_no_states_is_refused(tmp_path):
     with pytest.raises(DlmcError, match="holds no states"):
         load_states(tmp_path / "nowhere.npz")

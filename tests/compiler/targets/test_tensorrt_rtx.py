@@ -124,6 +124,18 @@ def test_a_plan_has_the_tensors_and_profiles_of_its_bundle(tiny_bundle, spy, fam
 
 
 @pytest.mark.slow
+def test_guidance_stays_in_float32(tmp_path, repository, spy):
+    root, source = tmp_path / "bundle", str(repository / "artifacts" / "tiny-sdar")
+    export_checkpoint(ExportOptions(source, root, recipe="tiny/tiny-sdar", variant="guided"))
+    request = ProfileRequest(batch=(2,))
+    build_engine(plan(root, request, precision="bfloat16", compute_capability=("sm89",)))
+    assert spy.tensors["guidance"] == ("input", trt.DataType.FLOAT, (-1,))
+    assert spy.tensors["partner"] == ("input", trt.DataType.INT64, (-1,))
+    assert spy.tensors["top_logits"][1] == spy.tensors["tempered_entropy"][1] == trt.DataType.FLOAT
+    assert all(shapes["partner"] == (2,) for shapes in spy.shapes)
+
+
+@pytest.mark.slow
 def test_profiles_share_one_copy_of_the_weights(tmp_path):
     recipe = load("sdar-1.7b-chat")
     scale = Scale(layers=2, hidden=512, heads=8, kv_heads=4, vocab=8000, positions=64)

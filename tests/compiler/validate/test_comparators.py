@@ -32,6 +32,7 @@ def _outputs(confidence, tokens=(10, 11, 12, 13), gap=1.0):
         logsumexp=zeros,
         entropy=zeros,
         tempered_logsumexp=zeros,
+        tempered_entropy=zeros,
         sampled_id=ids,
         sampled_logit=logit,
     )

@@ -116,11 +116,16 @@ def test_trimming_is_undone_by_widening(count):
         np.testing.assert_array_equal(wide.past[name], past)
 
 
-def test_stored_finds_what_was_appended_last_to_row_0():
+def test_stored_finds_what_was_written_last_to_row_0():
     contents = _filled(3).contents()
     found = stored(contents, [Store(0, 2)])
     assert list(found) == list(contents.past)
     for layer, values in enumerate(found.values()):
         assert values.shape == (1, 2, 2)
         assert (values == layer + 1).all()
+    cache = _filled(4)
+    cache.write(0, 2, [np.full((2, 1, 4, 2), -1, np.float32)] * len(cache.past), at=1)
+    for values in stored(cache.contents(), [Store(0, 2, at=1)]).values():
+        assert values.shape == (1, 2, 2)
+        assert (values == -1).all()
     assert not stored(_filled(3, row=1).contents(), [Store(1, 2)])

@@ -2,13 +2,20 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import handmade
 import numpy as np
 import pytest
 
+from dlmc.validate.recording import record
+from dlmc.validate.reference import GRAPH, answering
 from dlmc.validate.replay import INPUTS, OUTPUTS, STATES, load_states, save_states
+from dlmc_runtime import engines
+from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import UsageError
+from dlmc_runtime.generate import Generator
 
 
 def _polygraphy(*arguments):
@@ -122,6 +129,59 @@ def test_what_is_saved_is_loaded_again(bundle, recording, saved):
             np.testing.assert_array_equal(one.choice.block.masked, other.choice.block.masked)
 
 
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory):
+    """A bundle whose graph has every input that only some have, and states saved of it."""
+    root = tmp_path_factory.mktemp("extended")
+    bundle = Bundle.open(handmade.bind(handmade.write(root / "bundle", extended=True)))
+    engine = engines.load(bundle, "onnxruntime-cpu")
+    request = Generator(engine, None).request([5, 6, 7, 8, 9], max_new_tokens=4, ignore_eos=True)
+    made = record(engine, [request])
+    # What is stored is stored again one position earlier.
+    states = [
+        replace(state, stores=tuple(replace(one, at=one.count // 2) for one in state.stores))
+        for state in made.states
+    ]
+    with answering(bundle, GRAPH, engine) as run:
+        save_states(replace(made, states=tuple(states)), bundle, GRAPH, run, root / "saved")
+    engine.close()
+    return bundle, root / "saved", states
+
+
+def test_positions_of_stores_are_kept(extended):
+    bundle, folder, states = extended
+    _, loaded = load_states(bundle, folder / OUTPUTS)
+    assert [one.stores for one in loaded.states] == [one.stores for one in states]
+    found = [store.at for one in loaded.states for store in one.stores]
+    assert found
+    assert None not in found
+    engine = engines.load(bundle, "onnxruntime-cpu")
+    for state in loaded.states:
+        outputs, kept = state.replay(engine)
+        np.testing.assert_array_equal(outputs.sampled_id, state.outputs.sampled_id)
+        assert kept.keys() == state.kept.keys()
+        for name, array in state.kept.items():
+            np.testing.assert_array_equal(kept[name], array)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("partner", value) for value in (-1, 1, 1 << 40)),
+        *(("guidance", value) for value in (np.nan, np.inf, -np.inf)),
+        *(("adapter", value) for value in (-1, 0.5, 2, np.nan)),
+        ("sliding_attention_mask", False),
+    ],
+)
+def test_odd_inputs_that_only_some_graphs_have_are_refused(extended, tmp_path, name, value):
+    bundle, folder, _ = extended
+    shutil.copytree(folder, tmp_path / "copy")
+    _replace(tmp_path / "copy", INPUTS, 1, name, lambda array: np.full_like(array, value))
+    with pytest.raises(UsageError, match="no runtime feeds"):
+        load_states(bundle, tmp_path / "copy" / OUTPUTS)
+
+
 def test_states_of_another_bundle_are_refused(bundle, copy):
     _edit(copy / STATES, lambda data: data.update(manifest_sha256="0" * 64))
     with pytest.raises(UsageError, match="another bundle"):
@@ -174,7 +234,12 @@ def test_arrays_of_another_type_or_shape_are_refused(bundle, copy, file, name, c
 @pytest.mark.parametrize(
     "change",
     [
-        lambda state: state.update(stored=1 << 30),
+        lambda state: state.update(stores=[{"row": 0, "count": 1 << 30, "at": None}]),
+        lambda state: state.update(stores=[{"row": 0, "count": 1, "at": 1 << 30}]),
+        lambda state: state.update(stores=[{"row": 0, "count": 4, "at": 29}]),
+        lambda state: state.update(stores=[{"row": 0, "count": 9, "at": 0}]),
+        lambda state: state.update(stores=[{"row": 1, "count": 1, "at": 0}]),
+        lambda state: state.update(stores=[{"row": 0, "count": 1, "at": 0}] * 2),
         lambda state: state.update(filled=[1 << 30]),
         lambda state: state.update(filled=[0, 0]),
         lambda state: state["task"].update(end=1 << 30),
@@ -195,6 +260,10 @@ def test_a_description_that_does_not_fit_is_refused(bundle, copy, change):
     [
         lambda data: data.update(extra=1),
         lambda data: data["states"][0].update(prompt=-1),
+        lambda data: data["states"][0].update(stores=[{"row": 0, "count": -1, "at": None}]),
+        lambda data: data["states"][0].update(stores=[{"row": 0, "count": 1, "at": -1}]),
+        lambda data: data["states"][0].update(stores=[{"row": -1, "count": 1, "at": 0}]),
+        lambda data: data["states"][0].update(stores=[{"row": 0, "count": 1, "at": 0.5}]),
         lambda data: data["states"][0].update(profile={"batch": 1 << 50}),
         lambda data: data.update(states="text"),
     ],

@@ -35,7 +35,7 @@ def confident(path):
     save_file(tensors, path)
 
 
-def export(folder, family):
+def export(folder, family, variant):
     recipe = load(RECIPES[family])
     scale = Scale(layers=2, hidden=32, heads=4, kv_heads=2, vocab=300, positions=64)
     kind = detect(recipe.config)
@@ -44,21 +44,24 @@ def export(folder, family):
     write_checkpoint(made, folder / "checkpoint", dtype="float32")
     confident(folder / "checkpoint" / "model.safetensors")
     root = folder / "bundle"
-    export_checkpoint(ExportOptions(source=str(folder / "checkpoint"), output=root))
+    export_checkpoint(
+        ExportOptions(source=str(folder / "checkpoint"), output=root, variant=variant)
+    )
     return Bundle.open(root)
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """Return the bundle of a family, with an engine for a target."""
+    """Return the bundle of a family, with an engine for a target and a variant of the head."""
     made = {}
 
-    def get(family, target="onnxruntime-cpu"):
-        if family not in made:
-            made[family] = export(tmp_path_factory.mktemp(family), family)
-        if target not in made[family].engine_names():
-            build_engine(plan_build(made[family].root, target, REQUESTS[family]))
-        return made[family]
+    def get(family, target="onnxruntime-cpu", variant="plain"):
+        key = family, variant
+        if key not in made:
+            made[key] = export(tmp_path_factory.mktemp(family), family, variant)
+        if target not in made[key].engine_names():
+            build_engine(plan_build(made[key].root, target, REQUESTS[family]))
+        return made[key]
 
     return get
 

@@ -23,6 +23,31 @@ def test_buffers_have_the_graphs_names_types_and_shapes():
     assert inputs.filled_for == [None, None]
 
 
+EXTRAS = ("sliding_attention_mask", "adapter", "guidance", "partner")
+
+
+def test_buffers_that_only_some_graphs_have_are_made_where_named():
+    shape = Profile(batch=2, block=5, cache=7, rows=3)
+    found = Inputs(shape, EXTRAS).arrays()
+    assert [*found] == [
+        *("input_ids", "position_ids", "attention_mask", "sliding_attention_mask", "adapter"),
+        *("head_rows", "temperature", "uniform", "guidance", "partner"),
+    ]
+    described = [(found[name].shape, found[name].dtype.name) for name in EXTRAS]
+    assert described == [((2, 1, 5, 12), "bool"), *[((2,), "float32")] * 2, ((2,), "int64")]
+    for name in EXTRAS:
+        assert [*Inputs(shape, (name,)).arrays().keys() & {*EXTRAS}] == [name]
+
+
+def test_padding_sees_itself_in_both_masks_and_guides_itself():
+    inputs = Inputs(Profile(batch=3, block=2, cache=2, rows=1), EXTRAS)
+    first, second = inputs.masks()
+    np.testing.assert_array_equal(first, second)
+    assert second.any(-1).all()
+    assert inputs.partner is not None
+    assert inputs.partner.tolist() == [0, 1, 2]
+
+
 def test_a_row_that_was_not_fed_is_padding_that_sees_only_itself():
     inputs = Inputs(Profile(batch=2, block=3, cache=2, rows=1))
     own = inputs.attention_mask[:, 0, :, 2:]
@@ -39,6 +64,6 @@ def test_buffers_are_filled_in_place():
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_do_not_change(name):
     ids, numbers = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
-    outputs = Outputs(ids, numbers, numbers, numbers, numbers, ids, numbers)
+    outputs = Outputs(ids, numbers, numbers, numbers, numbers, numbers, ids, numbers)
     with pytest.raises(AttributeError):
         setattr(outputs, name, None)

@@ -10,7 +10,7 @@ import pytest
 from dlmc.validate.reference import load_reference
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.engines.base import Store
+from dlmc_runtime.engines.base import OUTPUTS, Store
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -67,6 +67,114 @@ def test_a_forward_stores_what_it_is_told_to(engine):
     keys, values = cache.past.values()
     assert keys[0, 0, :8, 0].tolist() == [4, 5, 6, 4, 5, 6, 7, 0]
     assert values[0, 0, :8, 0].tolist() == [-4, -5, -6, -4, -5, -6, -7, 0]
+
+
+def test_a_store_at_a_position_ends_its_row_there(engine):
+    cache = engine.cache(1, 24)
+    engine.forward(fed(engine), cache, [Store(0, 4)])
+    engine.forward(fed(engine), cache, [Store(0, 4)])
+    engine.forward(fed(engine), cache, [Store(0, 2, at=1)])
+    assert cache.filled.tolist() == [3]
+    keys, _ = cache.past.values()
+    assert keys[0, 0, :3, 0].tolist() == [4, 4, 5]
+    engine.forward(fed(engine), cache, [Store(0, 3)])
+    assert cache.filled.tolist() == [6]
+    assert keys[0, 0, :6, 0].tolist() == [4, 4, 5, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        *(Store(0, 4, at) for at in (-1, 21, 24, 1 << 40)),
+        *(Store(0, count, 0) for count in (-1, 5, 1 << 40)),
+        *(Store(row, 1) for row in (-1, 1, 1 << 40)),
+    ],
+)
+def test_a_store_that_does_not_fit_is_refused(engine, store):
+    cache = engine.cache(1, 24)
+    engine.forward(fed(engine), cache, [Store(0, 2)])
+    with pytest.raises(ValueError, match=r"do not fit into 24|of a block of 4|no row"):
+        engine.forward(fed(engine), cache, [store])
+    assert cache.filled.tolist() == [2]
+    assert cache.contents().past["past_key_values.0.key"][0, 0, :3, 0].tolist() == [4, 5, 0]
+
+
+@pytest.fixture(scope="session")
+def extended(tmp_path_factory, target):
+    root = handmade.write(tmp_path_factory.mktemp(target) / "extended", extended=True)
+    return handmade.bind(root, target, engines.ENGINES[target].distribution)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_inputs_that_not_every_graph_has_reach_it(extended, target, index):
+    engine = engines.load(Bundle.open(extended), target)
+    profile = engine.profiles[index]
+    inputs, cache = engine.inputs(profile), engine.cache(profile.batch, profile.cache)
+    for turn in range(2):  # what is filled in place is read anew
+        inputs.head_rows[:] = turn + np.arange(profile.rows) % 3
+        wanted = handmade.feed_extras(inputs)
+        found = engine.forward(inputs, cache, [])
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
+    engine.close()
+
+
+def test_a_row_is_its_own_partner_until_it_is_told_otherwise(extended, target):
+    engine = engines.load(Bundle.open(extended), target)
+    inputs = engine.inputs(engine.profiles[2])
+    found = {name: array.tolist() for name, array in inputs.arrays().items()}
+    assert found["partner"] == [0, 1]
+    assert found["guidance"] == found["adapter"] == [0, 0]
+    for mask in inputs.masks():
+        assert mask.any(-1).all()
+    engine.close()
+
+
+def test_graphs_without_them_are_not_fed_them(engine):
+    inputs = engine.inputs(engine.profiles[0])
+    assert inputs.masks() == [inputs.attention_mask]
+    assert (inputs.sliding_attention_mask, inputs.adapter) == (None, None)
+    assert (inputs.guidance, inputs.partner) == (None, None)
+
+
+@pytest.mark.slow
+def test_a_guided_row_is_combined_with_its_partner(exported, target):
+    bundle, plain = exported("sdar", target, "guided"), exported("sdar", target, "logits")
+    engine, reference = engines.load(bundle, target), load_reference(plain, ())
+    profile = next(one for one in engine.profiles if one.batch == 4 and one.rows > 1)
+    inputs, cache = engine.inputs(profile), engine.cache(profile.batch, profile.cache)
+    rng = np.random.default_rng(0)
+    assert inputs.guidance is not None
+    assert inputs.partner is not None
+    inputs.input_ids[:] = rng.integers(0, 256, inputs.input_ids.shape)
+    inputs.position_ids[:] = np.arange(profile.block)
+    inputs.attention_mask[..., profile.cache :] = True
+    inputs.head_rows[:] = np.arange(profile.rows)
+    inputs.guidance[:] = [1.5, 7.0, 0.5, 2.0]
+    inputs.partner[:] = [1, 1, 0, 3]
+    found = engine.forward(inputs, cache, [])
+    feeds = {k: v for k, v in inputs.arrays().items() if k not in ("guidance", "partner")}
+    logits = reference.run({**feeds, **cache.contents().past})["logits"]
+    u = logits[inputs.partner]
+    guided = u + (1 + inputs.guidance[:, None, None]) * (logits - u)
+    guided[..., list(bundle.manifest.tokens.suppressed)] = -np.inf
+    best = guided.max(-1)
+    np.testing.assert_array_equal(found.sampled_id, guided.argmax(-1))
+    np.testing.assert_allclose(found.sampled_logit, best, atol=2e-3, rtol=1e-4)
+    total = best + np.log(np.exp(guided - best[..., None]).sum(-1))
+    np.testing.assert_allclose(found.logsumexp, total, atol=2e-3, rtol=1e-4)
+    torch = load_reference(bundle, engine.profiles)
+    theirs = torch.forward(inputs, torch.cache(profile.batch, profile.cache), [])
+    for name in ("top_logits", "logsumexp", "entropy", "tempered_entropy"):
+        ours, wanted = getattr(found, name), getattr(theirs, name)
+        np.testing.assert_allclose(ours, wanted, atol=2e-3, rtol=1e-4, err_msg=name)
+    # Rows that are their own partners are as if there were no guidance at all.
+    inputs.guidance[:] = 0
+    bare = engine.forward(inputs, cache, [])
+    for name in OUTPUTS:
+        for row in (1, 3):
+            np.testing.assert_array_equal(getattr(found, name)[row], getattr(bare, name)[row])
+    engine.close()
 
 
 def test_a_closed_engine_says_so(engine):

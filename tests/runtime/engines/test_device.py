@@ -90,12 +90,28 @@ def test_what_is_stored_is_appended_to_its_row(engine):
     assert past(cache, 1) == [8, 9, 10, 12, 13, *[0] * 19]
 
 
+def test_what_is_stored_at_a_position_ends_its_row_there(engine):
+    cache = engine.cache(2, 24)
+    engine.forward(fed(engine, 3), cache, [Store(0, 8), Store(1, 8)])
+    engine.forward(fed(engine, 2, first=40), cache, [Store(1, 3, at=2)])
+    assert cache.filled.tolist() == [8, 5]
+    assert past(cache, 1)[:8] == [12, 13, 44, 45, 46, 17, 18, 19]
+    engine.forward(fed(engine, 2, first=50), cache, [Store(0, 2, at=0), Store(1, 1)])
+    assert cache.filled.tolist() == [2, 6]
+    assert past(cache, 1)[4:7] == [46, 54, 18]
+
+
 def test_what_does_not_fit_is_not_stored(engine):
     cache = engine.cache(1, 24)
     for _ in range(3):
         engine.forward(fed(engine, 1), cache, [Store(0, 8)])
-    with pytest.raises(ValueError, match="row 0 holds 24, 1 more do not fit"):
+    with pytest.raises(ValueError, match="row 0: 1 positions at 24 do not fit into 24"):
         engine.forward(fed(engine), cache, [Store(0, 1)])
+    for at in (-1, 21, 24, 1 << 50):
+        with pytest.raises(ValueError, match=f"4 positions at {at} do not fit into 24"):
+            engine.forward(fed(engine), cache, [Store(0, 4, at)])
+    with pytest.raises(ValueError, match="there is no row 1"):
+        engine.forward(fed(engine), cache, [Store(1, 1, 0)])
     with pytest.raises(ValueError, match="5 positions of a block of 4"):
         engine.forward(fed(engine), engine.cache(1, 24), [Store(0, 5)])
     assert cache.filled.tolist() == [24]
@@ -151,13 +167,30 @@ def test_inputs_lie_where_the_layout_says(engine):
 
 def test_inputs_that_the_manifest_describes_otherwise_are_refused(trt, root):
     bundle = Bundle.open(root)
-    specs = list(bundle.manifest.inputs)
-    specs[0] = specs[0].model_copy(update={"dtype": "bool"})
-    odd = bundle.manifest.model_copy(update={"inputs": tuple(specs)})
+    first, *others = bundle.manifest.inputs
     engine = load(root)
-    layouts = DeviceEngine(replace(bundle, manifest=odd), bundle.engine("tensorrt"), engine._device)
-    with pytest.raises(EngineError, match="gives input_ids another shape or type"):
-        layouts.inputs(engine.profiles[0])
+    for specs, problem in (
+        ([first.model_copy(update={"dtype": "bool"}), *others], "gives input_ids another shape"),
+        ([first, *others[:-1]], "has no input uniform"),
+    ):
+        odd = replace(bundle, manifest=bundle.manifest.model_copy(update={"inputs": specs}))
+        layouts = DeviceEngine(odd, bundle.engine("tensorrt"), engine._device)
+        with pytest.raises(EngineError, match=problem):
+            layouts.inputs(engine.profiles[0])
+    engine.close()
+
+
+def test_inputs_that_not_every_graph_has_reach_it(trt, tmp_path):
+    root = handmade.write(tmp_path / "extended", extended=True)
+    fake_tensorrt.write_engine(root)
+    engine = load(root)
+    cache = engine.cache(2, 24)
+    for index in (2, 3, 2):
+        inputs = fed(engine, index)
+        wanted = handmade.feed_extras(inputs)
+        found = engine.forward(inputs, cache, [])
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
     engine.close()
 
 

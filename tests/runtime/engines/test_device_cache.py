@@ -55,18 +55,26 @@ def present(device, dtype, block, seed):
     return list(stored), [(address + index * each, block) for index in range(4)]
 
 
+MOVES = (
+    [Store(1, 3)],
+    [Store(0, 2), Store(1, 4)],
+    [Store(2, 1)],
+    [Store(1, 4, at=2), Store(0, 3, at=0)],
+)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_stores_do_what_they_do_on_the_host(device, dtype):
     cache = made(device, dtype).take(3, 7)
     host = HostCache(MODEL, 3, 7, dtype)
-    for seed, stores in enumerate(([Store(1, 3)], [Store(0, 2), Store(1, 4)], [Store(2, 1)])):
+    for seed, stores in enumerate(MOVES):
         values, places = present(device, dtype, 4, seed)
         cache.queue_copies(stores, places)
         device.synchronize()
         cache.stored(stores)
         for store in stores:
-            host.write(store.row, store.count, values)
-    assert cache.filled.tolist() == [2, 7, 1] == host.filled.tolist()
+            host.write(store.row, store.count, values, store.at)
+    assert cache.filled.tolist() == [3, 6, 1] == host.filled.tolist()
     found, wanted = cache.contents(), host.contents()
     assert list(found.past) == cache_names(MODEL)
     for name, array in wanted.past.items():
@@ -143,7 +151,7 @@ def test_an_empty_cache_has_an_address_for_every_tensor(pool):
     cache = pool.take(2, 0)
     assert len(set(cache.memory.addresses.values())) == 4
     assert cache.contents().size == 0
-    with pytest.raises(ValueError, match="row 1 holds 0, 1 more do not fit"):
+    with pytest.raises(ValueError, match="row 1: 1 positions at 0 do not fit into 0"):
         cache.queue_copies([Store(1, 1)], [(0, 4)] * 4)
 
 

@@ -64,7 +64,7 @@ def test_it_answers_what_the_unbound_session_answers(engine, root, index):
     batch = plain.profiles[index].batch
     caches = plain.cache(batch, 24), engine.cache(batch, 24)
     assert isinstance(caches[1], DeviceCache)
-    for stores in ([Store(0, 3)], [], [Store(batch - 1, 2)]):
+    for stores in ([Store(0, 3)], [], [Store(batch - 1, 2)], [Store(0, 3, at=1)]):
         wanted = plain.forward(fed(plain, index), caches[0], stores)
         found = engine.forward(fed(engine, index), caches[1], stores)
         for name in OUTPUTS:
@@ -74,6 +74,19 @@ def test_it_answers_what_the_unbound_session_answers(engine, root, index):
     np.testing.assert_array_equal(ours.filled, theirs.filled)
     for name, array in theirs.past.items():
         np.testing.assert_array_equal(ours.past[name], array)
+
+
+def test_inputs_that_not_every_graph_has_reach_it(tmp_path):
+    root = handmade.write(tmp_path / "extended", extended=True)
+    build_engine(plan_build(root, TARGET, ProfileRequest()))
+    engine = bound(root)
+    for profile in engine.profiles:
+        inputs = fed(engine, engine.profiles.index(profile))
+        wanted = handmade.feed_extras(inputs)
+        found = engine.forward(inputs, engine.cache(profile.batch, profile.cache), [])
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
+    engine.close()
 
 
 SAMPLERS = {

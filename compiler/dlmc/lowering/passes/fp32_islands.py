@@ -15,7 +15,7 @@ _MOVES = frozenset(
     {"Transpose", "Reshape", "Slice", "Concat", "Squeeze", "Unsqueeze", "Expand", "Split", "Neg"}
 )
 
-HEAD_INPUTS = ("head_rows", "temperature", "uniform")
+HEAD_INPUTS = ("head_rows", "temperature", "uniform", "guidance", "partner")
 
 
 def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
@@ -24,8 +24,8 @@ def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
     - norms and softmax, by operator;
     - rotary embedding: whatever cosines and sines are made from, and the products and sums they
       go into;
-    - the head: whatever depends on the rows it is asked for, on temperature or on the random
-      numbers;
+    - the head: whatever depends on the rows it is asked for, on temperature, on the random
+      numbers or on guidance;
     - whatever makes floats from other types, such as the positions that angles are made from;
     - whatever only moves values that nobody but the above reads, so that no value is rounded on
       the way from one to the next.

@@ -61,7 +61,7 @@ class _Rows:
         gemm = self._node(product, "Gemm", [flat, weight], f"{name}.Gemm", dtype, transB=1)
         back = self._node(product, "Reshape", [gemm, dims], f"{name}.Reshape", dtype)
         back.shape, label = result.shape, result.name
-        ir.convenience.replace_all_uses_with(result, back)
+        ir.convenience.replace_all_uses_with(result, back, replace_graph_outputs=True)
         self._graph.remove(product, safe=True)
         back.name = label
 

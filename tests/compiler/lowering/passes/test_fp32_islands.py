@@ -6,7 +6,8 @@ from dlmc.lowering.passes.fp32_islands import fp32_islands, head_nodes
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 23]>
 main (int64[B,T] input_ids, int64[B,T] position_ids, int64[B,R] head_rows, float[B] temperature,
-      float[B,R] uniform) => (float[B,R,V] logits, float[B,R] drawn, float[B,T,D] "present.0.key")
+      float[B,R] uniform, float[B,1,1] guidance, int64[B] partner)
+      => (float[B,R,V] logits, float[B,R] drawn, float[B,T,D] "present.0.key")
 <float[1,1] table = {0}, float[1] scale = {0}, float[1] frequency = {0}, float[1,1] weight = {0},
  int64[1] sizes = {0}>
 {
@@ -33,7 +34,12 @@ main (int64[B,T] input_ids, int64[B,T] position_ids, int64[B,R] head_rows, float
     [rows] asked = GatherElements<axis=1>(last, head_rows)
     [tied] vocabulary = Transpose(table)
     [logits] logits = MatMul(asked, vocabulary)
-    [cool] cooled = Div(logits, temperature)
+    [other] unguided = Gather<axis=0>(logits, partner)
+    [gap] gap = Sub(logits, unguided)
+    [wide] scale3 = Squeeze(guidance)
+    [push] push = Mul(scale3, gap)
+    [guide] guided = Add(logits, push)
+    [cool] cooled = Div(guided, temperature)
     [soft] probabilities = Softmax(cooled)
     [draw] drawn = Mul(probabilities, uniform)
 }
@@ -57,7 +63,8 @@ def names(nodes: set[ir.Node]) -> set[str]:
 
 
 def test_the_head_is_what_depends_on_its_inputs(graph):
-    assert names(head_nodes(graph)) == {"rows", "logits", "cool", "soft", "draw"}
+    guidance = {"other", "gap", "wide", "push", "guide"}
+    assert names(head_nodes(graph)) == {"rows", "logits", *guidance, "cool", "soft", "draw"}
 
 
 def test_islands(graph):
@@ -67,6 +74,7 @@ def test_islands(graph):
         *("left", "right", "key"),
         # norms, and the head with the turned table
         *("norm", "final", "rows", "tied", "logits", "cool", "soft", "draw"),
+        *("other", "gap", "wide", "push", "guide"),
     }
 
 

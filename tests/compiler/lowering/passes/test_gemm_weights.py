@@ -43,6 +43,17 @@ def test_names_of_what_leaves_a_product_stay(model):
     assert names <= {value.name for node in model.graph for value in node.outputs}
 
 
+def test_logits_that_leave_the_graph_stay_its_output(model):
+    product = [node for node in model.graph if node.op_type == "MatMul"][-1]
+    model.graph.outputs.append(product.outputs[0])
+    names = [value.name for value in model.graph.outputs]
+    inputs = feeds(model)
+    wanted = run(model, inputs)[names[-1]]
+    GemmWeights()(model)
+    assert [value.name for value in model.graph.outputs] == names
+    np.testing.assert_allclose(run(model, inputs)[names[-1]], wanted, atol=1e-4)
+
+
 def test_a_second_time_changes_nothing(model):
     GemmWeights()(model)
     assert not GemmWeights()(model).modified

@@ -62,6 +62,20 @@ def test_products_and_attention_are_low_norms_and_head_are_not(model, dtype):
 
 
 @LOW
+def test_guidance_is_computed_in_float32(guided, dtype):
+    graph = lower(ir.load(guided.root / "denoiser.onnx"), dtype).graph
+    found, values = set(), [v for v in graph.inputs if v.name in ("guidance", "partner")]
+    while values:
+        for use in values.pop().uses():
+            if use.node.op_type != "Shape" and use.node not in found:
+                found.add(use.node)
+                values += use.node.outputs
+    assert {"Gather", "Sub", "Mul", "Add", "TopK", "Exp"} <= {node.op_type for node in found}
+    for node in found:
+        assert dtype not in {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
+
+
+@LOW
 def test_attention_has_no_softmax_precision(model, dtype):
     """TensorRT refuses the attribute."""
     lower(model, dtype)
