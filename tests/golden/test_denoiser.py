@@ -8,7 +8,7 @@ from typing import Any
 import cases
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dlmc import families
 from dlmc.export.pipeline import ExportOptions, export_checkpoint
@@ -52,12 +52,13 @@ class Graph:
         self.layers = bundle.manifest.model.num_hidden_layers
         self.empty = (bundle.manifest.model.num_key_value_heads, 0, bundle.manifest.model.head_dim)
 
-    def run(self, ids, positions, mask, past=None):
+    def run(self, ids, positions, mask, past=None, **extra):
         """Run a forward; ids and positions [B,T], mask [B,T,C+T], past a list of [B,H,C,D]."""
         rows, block = ids.shape
         past = past or [np.zeros((rows, *self.empty), np.float32)] * (2 * self.layers)
         names = [arg.name for arg in self.session.get_inputs() if arg.name.startswith("past")]
         feeds = dict(zip(names, past, strict=True)) | {
+            **extra,
             "input_ids": ids,
             "position_ids": positions,
             "attention_mask": mask[:, None].astype(bool),
@@ -93,15 +94,15 @@ RECORDED = [Recorded.of(pack) for pack in cases.packs() if supported(pack)]
 def graph(request, tmp_path_factory):
     pack: Path = request.param.pack
     output = tmp_path_factory.mktemp("golden") / pack.name
-    options = ExportOptions(
-        source=str(pack),
-        output=output,
-        family=ASKED_FOR.get(pack.name),
-        mask_id=mask_id(pack),
-        tokenizer=False,
-        variant="logits",
+    return exported(pack, output, family=ASKED_FOR.get(pack.name), mask_id=mask_id(pack))
+
+
+def exported(source: Path, output: Path, **options: Any) -> Graph:
+    export_checkpoint(
+        ExportOptions(
+            source=str(source), output=output, tokenizer=False, variant="logits", **options
+        )
     )
-    export_checkpoint(options)
     return Graph(Bundle.open(output))
 
 
@@ -220,6 +221,39 @@ def compare_kept(found, case, which, name, real=slice(None)):
     for part, own in zip(parts, found, strict=True):
         if part in case:
             close(own[0][:, real], case[part][:, real], f"{name}.{part}")
+
+
+@pytest.mark.parametrize(
+    "record", [r for r in RECORDED if list(r.pack.glob("*/adapter_config.json"))]
+)
+def test_an_adapter_is_as_good_as_merged_weights(record, tmp_path):
+    (settings,) = record.pack.glob("*/adapter_config.json")
+    case = record.groups["case3"]
+    both = [np.stack([case[name]] * 2) for name in ("input_ids", "position_ids", "attention_mask")]
+    graph = exported(record.pack, tmp_path / "switched", adapter=settings.parent.name)
+    (off, on), _ = graph.run(*both, adapter=np.array([0, 1], np.float32))
+    close(off, case["logits"], "off")
+
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    (merged / "config.json").write_text((record.pack / "config.json").read_text())
+    save_file(merge(record.pack, settings), merged / "model.safetensors")
+    logits, _ = exported(merged, tmp_path / "plain").run(*both)
+    close(on, logits[1], "on")
+    assert np.abs(on - off).max() > 1
+
+
+def merge(pack: Path, settings: Path) -> dict[str, np.ndarray]:
+    """Return a checkpoint's tensors with an adapter's added to them."""
+    stated = json.loads(settings.read_text())
+    weights = load_file(pack / "model.safetensors")
+    adapter = load_file(settings.with_name("adapter_model.safetensors"))
+    for name, a in adapter.items():
+        if name.endswith("lora_A.weight"):
+            b = adapter[name.replace("lora_A", "lora_B")]
+            target = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
+            weights[target] += stated["lora_alpha"] / stated["r"] * b @ a
+    return weights
 
 
 def test_every_forward_of_a_pack_is_compared():

@@ -79,10 +79,11 @@ def test_caches_hold_what_torch_stores_and_do_not_mix(tiny_bundle, case):
             for row in range(profile.batch):
                 inputs.attention_mask[row, 0, :, : filled[row]] = True
             inputs.attention_mask[..., profile.cache :] = True
-            one.forward(inputs, pair[turn % 2], [Store(0, 3), Store(2, 8), Store(3, 1)])
+            stores = [Store(0, 3), Store(2, 8), Store(3, 2, at=turn // 2)]
+            one.forward(inputs, pair[turn % 2], stores)
         caches.append([cache.contents() for cache in pair])
     for theirs, ours in zip(*caches, strict=True):
-        assert ours.filled.tolist() == theirs.filled.tolist() == [9, 0, 24, 3]
+        assert ours.filled.tolist() == theirs.filled.tolist() == [9, 0, 24, 4]
         for name, array in theirs.past.items():
             np.testing.assert_allclose(ours.past[name], array, atol=1e-4)
     engine.close()

@@ -4,6 +4,7 @@ import torch
 from safetensors.torch import load_file
 from sealing import replace_bytes
 
+from dlmc.export.pipeline import ExportOptions, export_checkpoint
 from dlmc.validate import reference
 from dlmc.validate.reference import (
     Reshaped,
@@ -29,6 +30,22 @@ def test_every_weight_of_the_bundle_is_loaded(bundle, reference, goldens):
     for name, value in loaded.items():
         theirs = name if name.startswith("lm_head") else f"model.{name}"
         assert torch.equal(value, checkpoint[theirs].float()), name
+
+
+def test_an_adapter_of_the_bundle_is_loaded(goldens, tmp_path):
+    pack, folder = goldens / "nemotron_labs_diffusion", "linear_spec_lora"
+    options = ExportOptions(str(pack), tmp_path / "bundle", adapter=folder, tokenizer=False)
+    export_checkpoint(options)
+    loaded = load_reference(Bundle.open(options.output), OTHER).module.denoiser
+    assert loaded.config.adapter_scale == 4.0
+    stored = load_file(pack / folder / "adapter_model.safetensors")
+    for name, value in loaded.state_dict().items():
+        if "o_adapter" in name:
+            theirs = name.replace("o_adapter.a", "o_proj.lora_A").replace(
+                "o_adapter.b", "o_proj.lora_B"
+            )
+            assert torch.equal(value, stored.pop(f"base_model.model.encoder.{theirs}"))
+    assert not stored
 
 
 def test_the_reference_suppresses_what_the_manifest_says(bundle, reference):

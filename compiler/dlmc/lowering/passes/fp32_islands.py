@@ -26,16 +26,29 @@ def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
       go into;
     - the head: whatever depends on the rows it is asked for, on temperature, on the random
       numbers or on guidance;
-    - whatever makes floats from other types, such as the positions that angles are made from;
+    - whatever makes floats from other types, such as the positions that angles are made from, and
+      what is computed from those floats and constants alone: positions exceed float16;
     - whatever only moves values that nobody but the above reads, so that no value is rounded on
       the way from one to the next.
     """
-    islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS or _makes_floats(n)}
-    islands |= _rotation(graph) | head_nodes(graph)
+    islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS}
+    islands |= _from_other_types(graph) | _rotation(graph) | head_nodes(graph)
     for node in reversed(list(graph)):
         if node.op_type in _MOVES and _floats(node.outputs) and _only_read_by(node, islands):
             islands.add(node)
     return islands
+
+
+def _from_other_types(graph: ir.Graph) -> set[ir.Node]:
+    """Return what makes floats from other types, and what only such floats and constants enter."""
+    found: set[ir.Node] = set()
+    for node in graph:
+        entering = [value for value in node.inputs if value is not None and _is_float(value)]
+        varying = [value for value in entering if not value.is_initializer()]
+        follows = bool(varying) and all(value.producer() in found for value in varying)
+        if _makes_floats(node) or (follows and _floats(node.outputs)):
+            found.add(node)
+    return found
 
 
 def _makes_floats(node: ir.Node) -> bool:

@@ -102,3 +102,24 @@ def test_norms_and_softmax_anywhere(graph, op_type):
     node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     graph.append(node)
     assert "extra" in names(fp32_islands(graph))
+
+
+def test_what_is_computed_from_positions_alone():
+    model = ir.from_onnx_text("""
+<ir_version: 10, opset_import: ["" : 23]>
+main (int64[B,T] position_ids, float[B,T] hidden) => (float[B,T] scaled, float[B,T] other)
+<float[1] span = {0}, float[1] one = {0}>
+{
+    [floats] positions = Cast<to=1>(position_ids)
+    [spans] spans = Div(positions, span)
+    [whole] whole = Floor(spans)
+    [grown] grown = Add(whole, one)
+    [log] log = Log(grown)
+    [scale] scaled = Mul(log, hidden)
+    [other] other = Mul(hidden, one)
+}
+""")
+    for node in model.graph:
+        node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    names = {node.name for node in fp32_islands(model.graph)}
+    assert names == {"floats", "spans", "whole", "grown", "log"}
