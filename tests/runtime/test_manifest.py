@@ -225,7 +225,7 @@ def test_a_block_is_no_longer_than_the_model_reaches():
 
 def test_a_newer_schema_says_what_this_version_reads():
     message = _refusal({**MANIFEST, "schema_version": manifest.SCHEMA_VERSION + 1})
-    assert f"reads up to {manifest.SCHEMA_VERSION}" in message
+    assert f"this dlmc reads {manifest.SCHEMA_VERSION}" in message
 
 
 @pytest.mark.parametrize("version", [True, 1.0, "1", None, [], 0, -1])
