@@ -149,6 +149,8 @@ def special_tokens(spec: FamilySpec, family: Family) -> dict[int, str]:
     names.setdefault(spec.pad_id, "<|pad|>")
     if spec.bos_id is not None:
         names.setdefault(spec.bos_id, "<|startoftext|>")
+    if spec.expand_id is not None:
+        names.setdefault(spec.expand_id, "<|expand|>")
     return names
 
 

@@ -44,6 +44,8 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
             pad=spec.pad_id,
             bos=spec.bos_id,
             suppressed=plan.suppressed,
+            expand=spec.expand_id,
+            delete=spec.delete_id,
         ),
         model=_model(plan),
         head=Head(variant=options.variant, candidates=spec.candidates),

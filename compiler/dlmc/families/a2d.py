@@ -56,7 +56,7 @@ def _read(
         _denoiser(keys, keys.architecture(family.architectures)),
         regime=regime,
         block_length=_BLOCK,
-        sampler=SamplerSpec(name="low_confidence"),
+        sampler=SamplerSpec(name="low_confidence", parameters={"schedule": "linear"}),
         aligned_to="sequence" if regime == "full" else "answer",
         last_block="cut",
     )

@@ -35,7 +35,7 @@ def _read(
         # The reference never ties its head, whatever the key says.
         replace(read_decoder(keys, qk_norm=True), tie_word_embeddings=False),
         regime="full",
-        sampler=SamplerSpec(name="low_confidence"),
+        sampler=SamplerSpec(name="entropy"),
         shift=1,
         candidates=32,
     )

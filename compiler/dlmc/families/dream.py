@@ -5,6 +5,7 @@ Reference code: NVlabs/Fast-dLLM, ``dream/model``, and DreamLM/Dream.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dlmc.families.decoder import (
@@ -18,6 +19,7 @@ from dlmc.families.decoder import (
 )
 from dlmc.families.keys import Keys
 from dlmc.families.spec import Family, FamilySpec, Overrides
+from dlmc.families.tokens import first_present
 from dlmc_runtime.manifest import SamplerSpec
 
 
@@ -26,17 +28,26 @@ def _read(
 ) -> FamilySpec:
     keys = Keys(config)
     keys.require({**SUPPORTED, **PLAIN_ROPE, "attention_bias": (True, None)})
-    return decoder_spec(
+    spec = decoder_spec(
         DREAM,
         keys,
         generation_config,
         overrides,
         read_decoder(keys, qkv_bias=True),
         regime="full",
-        sampler=SamplerSpec(name="low_confidence"),
+        sampler=SamplerSpec(name="entropy"),
         shift=1,
         candidates=32,
     )
+    generation = Keys(generation_config, "generation_config.json")
+    expand, delete = (
+        first_present(keys, generation, f"{role}_token_id", spec.denoiser.vocab_size)
+        for role in ("expand", "delete")
+    )
+    if not expand:
+        return spec
+    # DreamOn: spans grow, and shrink where the end of text is predicted.
+    return replace(spec, expand_id=expand[0], delete_id=(*delete, *spec.stop_ids, None)[0])
 
 
 DREAM = Family(

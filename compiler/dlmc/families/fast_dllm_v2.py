@@ -33,6 +33,7 @@ def _read(
     keys = Keys(config)
     keys.require({**SUPPORTED, **PLAIN_ROPE, "attention_bias": (True, None)})
     denoiser = read_decoder(keys, qkv_bias=True)
+    block = keys.integer("bd_size", most=positions_of(keys))
     released = denoiser.vocab_size in _RELEASED_VOCABULARIES
     return decoder_spec(
         FAST_DLLM_V2,
@@ -41,9 +42,11 @@ def _read(
         overrides,
         denoiser,
         regime="block",
-        block_length=keys.integer("bd_size", most=positions_of(keys)),
-        # Above 0.9 all at once, the best one in any case: what the model card runs.
-        sampler=SamplerSpec(name="low_confidence", parameters={"threshold": 0.9}),
+        block_length=block,
+        # Above 0.9 all at once, the best one in any case, by sub-blocks: what the model card runs.
+        sampler=SamplerSpec(
+            name="maskgit_plus", parameters={"threshold": 0.9, "sub_block_length": min(8, block)}
+        ),
         shift=1,
         candidates=32,
         default_mask=_RELEASED_MASK if released else None,

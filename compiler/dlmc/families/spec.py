@@ -64,7 +64,8 @@ class FamilySpec:
     Lengths count tokens. ``block_length`` is how many positions are denoised together.
     ``shift`` is 1 where logit i predicts token i + 1. ``candidates`` is how many of the best
     tokens (K) the graph hands out for each row. ``aligned_to``, ``last_block`` and ``seeded`` are
-    those of `dlmc_runtime.manifest.Attention`.
+    those of `dlmc_runtime.manifest.Attention`, ``expand_id`` and ``delete_id`` those of its
+    `Tokens`.
     """
 
     family: str
@@ -84,6 +85,8 @@ class FamilySpec:
     aligned_to: Literal["sequence", "answer"] = "sequence"
     last_block: Literal["whole", "cut"] = "whole"
     seeded: bool = False
+    expand_id: int | None = None
+    delete_id: int | None = None
 
     def rows_in(self, profile: Profile) -> int:
         """Return how many rows of ``profile`` go through the head where a block is denoised.

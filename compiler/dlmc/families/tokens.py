@@ -41,16 +41,17 @@ def read_token_ids(
         mask = default_mask
     if mask is None:
         config.refuse("'mask_token_id' is missing", "state it with --mask-id")
-    stop = _first_present(config, generation, "eos_token_id", vocab_size)
+    stop = first_present(config, generation, "eos_token_id", vocab_size)
     if mask in stop:
         raise CheckpointError(
             f"token {mask} would be mask and stop token at once", "state another --mask-id"
         )
-    pad = _first_present(config, generation, "pad_token_id", vocab_size)
-    bos = _first_present(config, generation, "bos_token_id", vocab_size)
+    pad = first_present(config, generation, "pad_token_id", vocab_size)
+    bos = first_present(config, generation, "bos_token_id", vocab_size)
     return TokenIds(mask, stop, (*pad, *stop, mask)[0], bos[0] if bos else None)
 
 
-def _first_present(config: Keys, generation: Keys, key: str, vocab_size: int) -> tuple[int, ...]:
+def first_present(config: Keys, generation: Keys, key: str, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids of a key in the generation's file, or else in the checkpoint's."""
     source = generation if generation.has(key) else config
     return source.tokens(key, vocab_size)
