@@ -57,7 +57,8 @@ class Row:
     Attributes:
         canvas: int64 [L], prompt and answer; the mask id where nothing is decided.
         masked: bool [L], which positions are not decided.
-        given: bool [L], which positions were never masked.
+        given: bool [L], which positions the request gave.
+        pinned: bool [L], which positions no sampler may change: given ones and seeds.
         start, end: the window the sampler decides on.
         known: everything before it is final.
         firm: positions from here on may still change although they are not masked.
@@ -90,6 +91,7 @@ class Row:
             self.masked[begin:end] = True
             self.canvas[begin:end] = self.mask_id
         self.given = ~self.masked
+        self.pinned = self.given.copy()
         self.cached = self.forwards = 0
         self.known, self.firm = self.answer_start, length
         self.edge: Outputs | None = None
@@ -105,7 +107,7 @@ class Row:
         self.masks = int(self.masked[start:end].sum())
         self.sampler.begin(end - start)
         if self.sampler.revises:
-            self.firm = start
+            self.firm = start + int(np.argmin([*self.pinned[start:end], False]))
 
     @property
     def open(self) -> bool:
@@ -136,7 +138,7 @@ class Row:
         """Return where the window stands."""
         window = slice(self.start, self.end)
         masked, tokens = self.masked[window].copy(), self.canvas[window].copy()
-        return BlockState(masked, self.step, self.masks, tokens, self.given[window])
+        return BlockState(masked, self.step, self.masks, tokens, self.pinned[window])
 
     def leading(self, task: Task) -> Outputs | None:
         """Return what the cache's last position said, where a task reads the one after it."""
@@ -189,6 +191,7 @@ class Row:
         self.given = np.concatenate(
             (self.given[:position], np.zeros(count, np.bool_), self.given[behind])
         )
+        self.pinned = self.given.copy()
         grown = count - 1
         self.holes = [
             (begin + grown * (begin > position), end + grown * (end > position))
@@ -201,6 +204,7 @@ class Row:
         """Fix one position, unless it is decided or beyond the canvas."""
         if position < len(self.canvas) and self.masked[position]:
             self.canvas[position], self.masked[position] = token, False
+            self.pinned[position] = True
 
     def look_for_end(self) -> None:
         """Extend the final prefix, and end the row where a stop rule or its length says so."""

@@ -71,6 +71,16 @@ class Run:
             token = out["top_ids"][0, 0, 0]
         self.canvas[start], self.open[start] = token, False
 
+    def lead(self, start):
+        """Return what is said about a block's first position when the one before it is stored.
+
+        Its token is drawn then, once for the whole block.
+        """
+        if not self.shift or self.attention.regime != "block" or self.attention.seeded or not start:
+            return None
+        drawn = self.rng.random(1) if self.config.temperature else np.zeros(1)
+        return self.forward(self.canvas[:start], self.blocks_rule(), [start - 1], drawn)
+
     def blocks_rule(self):
         """Return the rule of models that see their own block and those before."""
         numbers = [self.number(position) for position in range(self.edges[-1])]
@@ -89,6 +99,7 @@ class Run:
             "block": self.blocks_rule(),
             "context": lambda q, k: q >= start or k <= q,
         }[self.attention.regime]
+        lead = self.lead(start)
         for begin in range(start, end, size):
             stop, step = min(begin + size, end), 0
             state = self.begin(begin, stop)
@@ -105,6 +116,14 @@ class Run:
                     else np.zeros(stop - begin)
                 )
                 out = self.forward(self.canvas[:seen], rule, rows, drawn)
+                if lead and begin == start:
+                    out = {
+                        k: np.concatenate((lead[k][:1], v[:1, 1:]), 1)
+                        if v.shape[1:2] == drawn.shape
+                        else v
+                        for k, v in out.items()
+                        if not k.startswith("present")
+                    }
                 self.decide(chosen(out, self.config, drawn, type(self.sampler)), begin, stop, state)
                 step += 1
 

@@ -98,12 +98,13 @@ class Exact(Regime):
         """Return whether the tokens that a forward reads are drawn.
 
         A model with a causal pass draws the token it seeds a block with (Nemotron), one whose
-        logits predict the next position takes the best (Fast-dLLM v2).
+        logits predict the next position takes the best (Fast-dLLM v2). Where what is stored tells
+        about the next block's first position, its token is drawn once, with the store.
         """
-        seeds = self.row.attention.seeded and self.row.attention.regime == "context"
-        # However many parts a prompt comes in, only the last of them seeds a block.
-        seeds = seeds and (task.kind == "commit" or task.end == self.prefix_end)
-        return seeds or super().draws(task)
+        greedy = self.row.attention.seeded and self.row.attention.regime == "block"
+        # However many parts a prompt comes in, only the last of them tells about a block.
+        last = task.kind == "commit" or task.end == self.prefix_end
+        return super().draws(task) or (self.tells and last and not greedy)
 
     def _prefill(self, chunk: int) -> Task:
         row, end = self.row, self.row.cached + chunk

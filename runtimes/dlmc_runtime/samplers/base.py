@@ -67,7 +67,7 @@ class BlockState:
         step: denoising forwards this block has had before this one.
         masks: how many positions were masked when the block was entered.
         tokens: int64 [n], what the positions hold.
-        given: bool [n], positions that were never masked.
+        given: bool [n], positions that may not be changed.
     """
 
     masked: Bools
