@@ -32,6 +32,7 @@ RECIPES = (
     "nemotron-labs-diffusion-8b",
     "stable-diffcoder-8b-instruct",
     "coda-v0-instruct",
+    "modernbert-base-chat",
 )
 
 

@@ -31,6 +31,22 @@ class QueryScale:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What ModernBERT does otherwise than a decoder.
+
+    Attributes:
+        global_every: every how many layers, from the first on, one sees everything; the others
+            see a window.
+        local_rope_theta: base of the rotary frequencies of layers that see a window.
+        decoder_bias: whether the vocabulary has a bias.
+    """
+
+    global_every: int
+    local_rope_theta: float
+    decoder_bias: bool
+
+
+@dataclass(frozen=True)
 class DenoiserConfig:
     """Sizes and switches of a decoder-only denoiser; families fill it from ``config.json``.
 
@@ -44,6 +60,7 @@ class DenoiserConfig:
         sliding_window: how far to either side layers with a second mask see; None without such.
         adapter_rank: rank of the adapter that each row switches on or off; 0 without one.
         adapter_scale: what the adapter's contribution is multiplied with.
+        encoder: what is otherwise in ModernBERT; None for decoders.
     """
 
     vocab_size: int
@@ -63,3 +80,13 @@ class DenoiserConfig:
     sliding_window: int | None = None
     adapter_rank: int = 0
     adapter_scale: float = 1.0
+    encoder: Encoder | None = None
+
+    @property
+    def period(self) -> int:
+        """After how many layers, the first aside, layers repeat."""
+        return self.encoder.global_every if self.encoder else 1
+
+    def sees_window(self, layer: int) -> bool:
+        """Whether a layer attends within the sliding window only."""
+        return self.encoder is not None and layer % self.encoder.global_every != 0

@@ -1,12 +1,14 @@
 """The denoiser: token ids of a block and cached context to one hidden state per position."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dlmc.denoiser.attention import Attention, KeyValue
 from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.encoder import EncoderLayer, Transform
 from dlmc.denoiser.mlp import Mlp
-from dlmc.denoiser.norm import RmsNorm
+from dlmc.denoiser.norm import LayerNorm, RmsNorm
 from dlmc.denoiser.rope import Rope, ScaledTurn
 
 
@@ -38,7 +40,7 @@ class Layer(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Decoder stack shared by the dense families.
+    """Stack of layers shared by the dense families.
 
     Parameter names are those of Qwen3 without the leading ``model.``.
     """
@@ -47,8 +49,18 @@ class Denoiser(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        size, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
+        if config.encoder is None:
+            self.layers = nn.ModuleList(Layer(config) for _ in range(count))
+            self.norm: nn.Module = RmsNorm(size, eps)
+        else:
+            self.embed_norm = LayerNorm(size, eps)
+            self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(count))
+            self.norm = LayerNorm(size, eps)
+            self.local_rope = Rope(config.head_dim, config.encoder.local_rope_theta)
+            self.transform = Transform(config)
+            if config.encoder.decoder_bias:
+                self.lm_head_bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.rope = Rope(config.head_dim, config.rope_theta, config.yarn)
         self.query_turn = ScaledTurn(config.query_scale) if config.query_scale else None
         if not config.tie_word_embeddings:
@@ -77,11 +89,21 @@ class Denoiser(nn.Module):
             Normalised hidden states [B,T,hidden] and, per layer, the block's keys and values.
         """
         x = self.embed_tokens(input_ids)
-        rope = self.rope(position_ids)
+        rope = local_rope = self.rope(position_ids)
+        if self.config.encoder is not None:
+            x, local_rope = self.embed_norm(x), self.local_rope(position_ids)
         query_rope = self.query_turn(position_ids, rope) if self.query_turn else None
         present = []
-        for layer, layer_past in zip(self.layers, past, strict=True):
-            x, own = layer(x, rope, attention_mask, layer_past, query_rope, adapter)
+        for index, (layer, layer_past) in enumerate(zip(self.layers, past, strict=True)):
+            local = self.config.sees_window(index)
+            x, own = layer(
+                x,
+                local_rope if local else rope,
+                sliding_attention_mask if local else attention_mask,
+                layer_past,
+                query_rope,
+                adapter,
+            )
             present.append(own)
         return self.norm(x), present
 
@@ -89,4 +111,8 @@ class Denoiser(nn.Module):
         """Return float32 logits [...,V] of hidden states [...,hidden]."""
         tied = self.config.tie_word_embeddings
         weight = self.embed_tokens.weight if tied else self.lm_head.weight
-        return functional.linear(hidden.float(), weight.float())
+        encoder, bias = self.config.encoder, None
+        if encoder is not None:
+            hidden = self.transform(hidden)
+            bias = self.lm_head_bias.float() if encoder.decoder_bias else None
+        return functional.linear(hidden.float(), weight.float(), bias)

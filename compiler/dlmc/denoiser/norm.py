@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation."""
+"""Root-mean-square and layer normalisation."""
 
 import torch
 from torch import Tensor, nn
@@ -17,3 +17,18 @@ class RmsNorm(nn.Module):
         """Normalise ``x`` [..., size]; the result has the dtype of ``x``."""
         shape = (self.weight.shape[0],)
         return functional.rms_norm(x.float(), shape, self.weight.float(), self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm (arXiv 1607.06450) without bias, computed in float32 whatever comes in."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` [..., size]; the result has the dtype of ``x``."""
+        shape = (self.weight.shape[0],)
+        found = functional.layer_norm(x.float(), shape, self.weight.float(), None, self.eps)
+        return found.to(x.dtype)

@@ -27,7 +27,7 @@ from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.export.passes.fill_constants import FillConstants
 from dlmc.export.passes.name_io import NameIo
 from dlmc.export.passes.name_nodes import NameNodes
-from dlmc.export.passes.repeat_layer import TRACED, RepeatLayer
+from dlmc.export.passes.repeat_layer import RepeatLayer, layers_to_trace
 from dlmc.export.passes.strip_metadata import StripMetadata
 from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.version import __version__
@@ -55,7 +55,8 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
         A model with the inputs and outputs of `graph_io`, whose parameters are initializers
         named as in `Denoiser` and hold no values yet.
     """
-    traced = replace(config, num_hidden_layers=min(config.num_hidden_layers, TRACED))
+    count = layers_to_trace(config.num_hidden_layers, config.period)
+    traced = replace(config, num_hidden_layers=count)
     with torch.device("meta"):
         module = DenoiserWithHead(
             traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
@@ -68,7 +69,7 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
             NameIo(*_io(traced, head)),
             NameNodes(_PREFIX),
             StripMetadata(),
-            RepeatLayer(config.num_hidden_layers),
+            RepeatLayer(config.num_hidden_layers, config.period),
             CheckGraph(*_io(config, head)),
         )(model)
     model.producer_name, model.producer_version = "dlmc", __version__

@@ -10,6 +10,7 @@ from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.illada import ILLADA
 from dlmc.families.llada import LLADA
+from dlmc.families.modernbert import MODERNBERT
 from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
 from dlmc.families.spec import Family, FamilySpec, Overrides
@@ -30,6 +31,7 @@ FAMILIES: tuple[Family, ...] = (
     NEMOTRON_LABS_DIFFUSION,
     STABLE_DIFFCODER,
     CODA,
+    MODERNBERT,
 )
 
 

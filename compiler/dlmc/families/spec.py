@@ -13,6 +13,7 @@ Shift = Literal[0, 1]
 _HEAD = "lm_head.weight"
 _LAYER = "{i}"
 _ADAPTER = ".o_adapter."
+_FIRST_NORM = "layers.0.input_layernorm.weight"  # an encoder normalises its embeddings instead
 
 # Parameters that only some networks have, by how their names end, and what tells.
 _OPTIONAL: Mapping[str, Callable[[DenoiserConfig], bool]] = {
@@ -21,6 +22,7 @@ _OPTIONAL: Mapping[str, Callable[[DenoiserConfig], bool]] = {
     ".k_norm.weight": lambda denoiser: denoiser.qk_norm,
     f"{_ADAPTER}a.weight": lambda denoiser: denoiser.adapter_rank > 0,
     f"{_ADAPTER}b.weight": lambda denoiser: denoiser.adapter_rank > 0,
+    "lm_head_bias": lambda denoiser: denoiser.encoder is None or denoiser.encoder.decoder_bias,
     _HEAD: lambda denoiser: not denoiser.tie_word_embeddings,
 }
 
@@ -157,6 +159,8 @@ class Family:
                 continue
             layers = range(spec.denoiser.num_hidden_layers if _LAYER in ours else 1)
             names |= {ours.format(i=i): theirs.format(i=i) for i in layers}
+        if spec.denoiser.encoder is not None:
+            names.pop(_FIRST_NORM, None)
         return names
 
     def duplicates(self, spec: FamilySpec) -> frozenset[str]:

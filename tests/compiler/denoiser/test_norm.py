@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from dlmc.denoiser.norm import RmsNorm
+from dlmc.denoiser.norm import LayerNorm, RmsNorm
 
 
 def test_divides_by_the_root_mean_square():
@@ -23,3 +23,20 @@ def test_computes_in_float32_and_keeps_the_dtype():
     result = RmsNorm(8, 1e-6).half()(x)
     assert result.dtype == torch.float16
     torch.testing.assert_close(result, torch.ones_like(x))
+
+
+def test_layer_norm_is_computed_in_float32():
+    torch.manual_seed(0)
+    norm = LayerNorm(16, 1e-5)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2)
+    x = 100 * torch.randn(3, 16) + 50
+    wide = x.double()
+    expected = (wide - wide.mean(-1, keepdim=True)) / (wide.var(-1, correction=0) + 1e-5).sqrt()[
+        :, None
+    ]
+    torch.testing.assert_close(
+        norm(x), (expected * norm.weight.double()).float(), rtol=1e-4, atol=1e-5
+    )
+    low = norm.to(torch.bfloat16)(x.to(torch.bfloat16))
+    assert low.dtype == torch.bfloat16

@@ -39,6 +39,7 @@ def test_the_catalog_covers_the_announced_models():
     }
     announced |= {f"nemotron-labs-diffusion-{size}" for size in ("3b", "8b", "14b")}
     announced |= {"stable-diffcoder-8b-instruct", "qwen3-0.6b-diffusion-bd3lm"}
+    announced |= {"modernbert-base-chat", "modernbert-large-chat"}
     assert announced <= {name.split("/")[1] for name in list_recipes()}
 
 

@@ -1,55 +1,66 @@
-"""Make a deep network of one that was traced with two layers."""
+"""Make a deep network of one that was traced with few layers."""
 
 import copy
 import re
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 
 import onnx_ir as ir
 
-TRACED = 2
-"""How many layers to trace: the second is the template, and what it takes from the first shows
-what a layer hands on."""
-
-_TEMPLATE = re.compile(r"^(layers|past_key_values|present)\.1\.")
+_NUMBERED = re.compile(r"^(layers|past_key_values|present)\.(\d+)\.")
 _LAYERED = re.compile(r"^(past_key_values|present)\.(?P<layer>\d+)\.(?P<part>key|value)$")
 
 
-class RepeatLayer(ir.passes.InPlacePass):
-    """Appends copies of layer 1 until there are ``count`` layers.
+def layers_to_trace(count: int, period: int = 1) -> int:
+    """Return how many of ``count`` layers to trace, where they repeat after ``period`` of them.
 
-    The tracer spends a second or more on the symbolic shapes of every layer, and all layers are
-    alike. Parameters, cache inputs and outputs of the copies are named as a trace of all layers
+    The first is not repeated: what the next takes from it shows what layers hand on. Where the
+    rest does not divide into periods, all are traced.
+    """
+    few = 1 + period
+    return count if count <= few or (count - 1) % period else few
+
+
+class RepeatLayer(ir.passes.InPlacePass):
+    """Appends copies of layers 1 to ``period`` until there are ``count`` layers.
+
+    The tracer spends a second or more on the symbolic shapes of every layer, and layers repeat.
+    Parameters, cache inputs and outputs of the copies are named as a trace of all layers
     would name them; what does not depend on the layer stays shared.
 
     Args:
-        count: layers of the network; up to `TRACED` there is nothing to do.
+        count: layers of the network; where `layers_to_trace` is as many, there is nothing to do.
+        period: after how many layers, the first aside, they repeat.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, period: int = 1) -> None:
         super().__init__()
-        self._count = count
+        self._count, self._period = count, period
+
+    @property
+    def _complete(self) -> bool:
+        return layers_to_trace(self._count, self._period) == self._count
 
     def requires(self, model: ir.Model) -> None:
-        """Layer 1 takes one tensor from layer 0 and hands one on, of the same type and shape."""
-        if self._count <= TRACED:
+        """A period takes one tensor from layer 0 and hands one on, of the same type and shape."""
+        if self._complete:
             return
-        taken, given = _carried(model.graph)
+        taken, given = _carried(model.graph, self._period)
         if len(taken) != 1 or len(given) != 1:
-            raise ir.passes.PreconditionError(f"layer 1 takes {taken} and hands on {given}")
+            raise ir.passes.PreconditionError(f"a period takes {taken} and hands on {given}")
         if (taken[0].dtype, taken[0].shape) != (given[0].dtype, given[0].shape):
-            raise ir.passes.PreconditionError(f"layer 1 turns {taken[0]} into {given[0]}")
+            raise ir.passes.PreconditionError(f"a period turns {taken[0]} into {given[0]}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Append the copies."""
         graph = model.graph
-        if self._count <= TRACED:
+        if self._complete:
             return ir.passes.PassResult(model, modified=False)
-        template = _nodes_of(graph, 1)
-        (taken,), (given,) = _carried(graph)
+        template = _nodes_of(graph, range(1, 1 + self._period))
+        (taken,), (given,) = _carried(graph, self._period)
         users = [use for use in given.uses() if use.node not in template]
         hidden, anchor = given, template[-1]
-        for layer in range(TRACED, self._count):
-            copies = _Copies(graph, layer, {taken: hidden})
+        for offset in range(self._period, self._count - 1, self._period):
+            copies = _Copies(graph, self._period, offset, {taken: hidden})
             nodes = [copies.node(node) for node in template]
             graph.insert_after(anchor, nodes)
             hidden, anchor = copies.values[given], nodes[-1]
@@ -61,10 +72,12 @@ class RepeatLayer(ir.passes.InPlacePass):
 
 
 class _Copies:
-    """The values of one copied layer, made when first asked for."""
+    """The values of one copied period, ``offset`` layers on, made when first asked for."""
 
-    def __init__(self, graph: ir.Graph, layer: int, values: dict[ir.Value, ir.Value]) -> None:
-        self._graph, self._layer = graph, layer
+    def __init__(
+        self, graph: ir.Graph, period: int, offset: int, values: dict[ir.Value, ir.Value]
+    ) -> None:
+        self._graph, self._period, self._offset = graph, period, offset
         self.values = values
 
     def node(self, node: ir.Node) -> ir.Node:
@@ -85,8 +98,8 @@ class _Copies:
         return twin
 
     def _input(self, value: ir.Value) -> ir.Value:
-        """Return what stands for ``value`` in this layer: itself, unless it is of the layer."""
-        if value not in self.values and _TEMPLATE.match(str(value.name)):
+        """Return what stands for ``value`` in this copy: itself, unless it is of the template."""
+        if value not in self.values and self._rename(value.name) != value.name:
             name, kind, shape = self._like(value)
             self.values[value] = own = ir.Value(name=name, type=kind, shape=shape)
             if value.is_initializer():
@@ -100,17 +113,21 @@ class _Copies:
         return self._rename(value.name), copy.copy(value.type), value.shape
 
     def _rename(self, name: str | None) -> str:
-        return _TEMPLATE.sub(rf"\g<1>.{self._layer}.", str(name))
+        match = _NUMBERED.match(str(name))
+        if match is None or not 1 <= int(match[2]) <= self._period:
+            return str(name)
+        return f"{match[1]}.{int(match[2]) + self._offset}.{str(name)[match.end() :]}"
 
 
-def _nodes_of(graph: ir.Graph, layer: int) -> list[ir.Node]:
-    return [node for node in graph if str(node.name).startswith(f"layers.{layer}.")]
+def _nodes_of(graph: ir.Graph, layers: Sequence[int]) -> list[ir.Node]:
+    stems = tuple(f"layers.{layer}." for layer in layers)
+    return [node for node in graph if str(node.name).startswith(stems)]
 
 
-def _carried(graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Return the activations that layer 1 takes from layer 0, and those it hands on."""
-    layers = [set(_nodes_of(graph, layer)) for layer in range(TRACED)]
-    return _between(*layers), _between(layers[1], set(graph) - layers[0] - layers[1])
+def _carried(graph: ir.Graph, period: int) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Return the activations that a period takes from layer 0, and those it hands on."""
+    first, template = set(_nodes_of(graph, [0])), set(_nodes_of(graph, range(1, 1 + period)))
+    return _between(first, template), _between(template, set(graph) - first - template)
 
 
 def _between(makers: set[ir.Node], users: set[ir.Node]) -> list[ir.Value]:

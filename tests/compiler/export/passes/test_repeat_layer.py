@@ -4,15 +4,16 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from dlmc.export.passes.repeat_layer import RepeatLayer
+from dlmc.export.passes.repeat_layer import RepeatLayer, layers_to_trace
 
 SIZE = 3
 
 
-def layers(count: int) -> ir.Model:
+def layers(count: int, period: int = 1) -> ir.Model:
     """Build a chain of layers ``h * weight + past``, each handing out what it added up.
 
-    All layers share the bias, made outside, and a shape, computed in the first of them.
+    All layers share the bias, made outside, and a shape, computed in the first of them. Every
+    ``period``-th takes the bias itself, the others what is made of it.
     """
     floats = ir.TensorType(ir.DataType.FLOAT)
 
@@ -32,6 +33,7 @@ def layers(count: int) -> ir.Model:
         return made.outputs[0]
 
     hidden, bias, present = first, node("bias.Abs", "Abs", first), []
+    local = node("bias.Neg", "Neg", bias)
     shape = node("layers.0.Shape", "Shape", first)
     shape.type, shape.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([2])
     for i in range(count):
@@ -39,7 +41,7 @@ def layers(count: int) -> ir.Model:
         kept = node(f"layers.{i}.Add", "Add", scaled, past[2 * i], output=f"present.{i}.key")
         other = node(f"layers.{i}.Sub", "Sub", bias, past[2 * i + 1], output=f"present.{i}.value")
         shaped = node(f"layers.{i}.Reshape", "Reshape", kept, shape)
-        hidden = node(f"layers.{i}.Add_1", "Add", shaped, bias)
+        hidden = node(f"layers.{i}.Add_1", "Add", shaped, local if i % period else bias)
         present += [kept, other]
     result = node("final.Mul", "Mul", hidden, last, output="y")
     graph = ir.Graph(
@@ -81,6 +83,40 @@ def test_equals_a_network_that_was_deep_from_the_start(count):
     assert names(repeated) == names(deep)
     for ours, theirs in zip(run(repeated, count), run(deep, count), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("count", "period"), [(7, 3), (10, 3), (5, 2), (22, 3)])
+def test_repeats_several_layers(count, period):
+    repeated, deep = layers(layers_to_trace(count, period), period), layers(count, period)
+    assert RepeatLayer(count, period)(repeated).modified
+    assert names(repeated) == names(deep)
+    for ours, theirs in zip(run(repeated, count), run(deep, count), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("count", "period", "traced"),
+    [
+        (1, 1, 1),
+        (2, 1, 2),
+        (32, 1, 2),
+        (22, 3, 4),
+        (28, 3, 4),
+        (4, 3, 4),
+        (3, 3, 3),
+        (6, 3, 6),
+        (23, 3, 23),
+    ],
+)
+def test_how_many_layers_to_trace(count, period, traced):
+    assert layers_to_trace(count, period) == traced
+
+
+def test_leaves_a_network_alone_that_does_not_divide_into_periods():
+    model = layers(6, 3)
+    before = names(model)
+    assert not RepeatLayer(6, 3)(model).modified
+    assert names(model) == before
 
 
 @pytest.mark.parametrize("count", [1, 2])
