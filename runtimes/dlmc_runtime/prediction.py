@@ -22,11 +22,16 @@ def predict(
         sampler: says whether confidence is the probability after temperature and filters, and
             what else it needs.
         uniform: float32 [n] in [0, 1), the draw of each position.
+
+    Raises:
+        ValueError: it needs margins, and the head keeps a single candidate.
     """
     needs = sampler.asks_for(config)
+    if "margin" in needs and said.top_logits.shape[1] < 2:
+        raise ValueError("a margin needs two candidates, the head keeps one")
     if config.top_k or config.top_p < 1.0:
         tokens, confidence, weights = _filtered(said, config, sampler, uniform)
-        margin = -np.diff(weights[:, :2], axis=1)[:, 0] if weights.shape[1] > 1 else confidence
+        margin = weights[:, 0] - weights[:, 1:2].sum(axis=1)
         entropy = -(weights * np.log(weights + _DREAM_EPSILON)).sum(axis=1)
     else:
         tokens = said.sampled_id
@@ -62,7 +67,8 @@ def _filtered(
     """Draw among the candidates that top-k and top-p leave, in the sampler's order of the two.
 
     Without top-k the nucleus is taken from the whole distribution and cut at the candidates the
-    graph keeps. The token that crosses top-p belongs to it.
+    graph keeps. The token that crosses top-p belongs to it, and so does one that follows where the
+    probabilities before it add up to exactly top-p.
 
     Returns:
         Tokens, confidence, and the probabilities of the candidates, [n,K].
@@ -78,7 +84,7 @@ def _filtered(
         normaliser = said.tempered_logsumexp if config.temperature else said.logsumexp
         weights = np.exp(scaled - normaliser[:, None])
     before = np.cumsum(weights, axis=1) - weights
-    weights = np.where(before < config.top_p, weights, 0.0)
+    weights = np.where(before <= config.top_p, weights, 0.0)
     weights[:, limit:] = 0.0
     weights /= weights.sum(axis=1, keepdims=True)
     count = len(weights)

@@ -1,7 +1,9 @@
 """What a sampler sees and what it answers. Pure arithmetic on small arrays."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from dlmc_runtime.samplers.config import SamplerConfig
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Sampler:
     """Chooses, after a forward, which masked positions to commit. One object serves one row.
 
     Attributes:
+        source: where the method comes from.
         tempered: whether confidence is taken after temperature and filters (Dream, SDAR) or
             before temperature (LLaDA).
         nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
@@ -88,14 +92,17 @@ class Sampler:
         revises: whether it may reopen positions it has committed in the same block.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
+        defaults: what those of them are that are None.
     """
 
+    source: ClassVar[str] = ""
     tempered: ClassVar[bool] = False
     nucleus_first: ClassVar[bool] = False
     limited: ClassVar[bool] = True
     revises: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
@@ -103,6 +110,11 @@ class Sampler:
 
     def begin(self, length: int) -> None:
         """Forget the steps before: a block of ``length`` positions begins."""
+
+    def option(self, name: str) -> float:
+        """Return a number of the configuration, or this sampler's default of it."""
+        given: float | None = getattr(self.config, name)
+        return self.defaults[name] if given is None else given
 
     @classmethod
     def asks_for(cls, config: SamplerConfig) -> frozenset[str]:
@@ -130,10 +142,14 @@ class Sampler:
         return np.zeros_like(chosen)
 
 
-def needed(part: Floats | None) -> Floats:
-    """Return a part of a prediction that the sampler's ``needs`` asked for."""
+def needed(part: Part | None, name: str) -> Part:
+    """Return a part of a prediction or a state that the sampler cannot do without.
+
+    Raises:
+        ValueError: it is None.
+    """
     if part is None:
-        raise ValueError("the prediction lacks a part that the sampler needs")
+        raise ValueError(f"the sampler needs {name} and was given none")
     return part
 
 

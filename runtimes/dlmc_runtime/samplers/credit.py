@@ -1,14 +1,15 @@
-"""Credit decoding (dInfer, ``parallel_strategy.py``): a prediction that persists gains weight."""
+"""Credit decoding: a prediction that persists gains weight."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import BlockState, Prediction
+from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Ints, Prediction, needed
 from dlmc_runtime.samplers.ranked import Ranked
 
-DECAY, POWER, WEIGHT, DEFAULT_THRESHOLD = 0.8, 0.2, 0.7, 0.9
+DECAY, POWER, WEIGHT = 0.8, 0.2, 0.7
 
 
 class Credit(Ranked):
@@ -19,8 +20,10 @@ class Credit(Ranked):
     no candidate of the position in a step has no use of its credit in that step.
     """
 
+    source: ClassVar[str] = "inclusionAI/dInfer `python/dinfer/decoding/parallel_strategy.py`"
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "defer_ids"})
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9}
 
     def begin(self, length: int) -> None:
         """Forget all credit."""
@@ -28,9 +31,7 @@ class Credit(Ranked):
 
     def adjust(self, prediction: Prediction, block: BlockState) -> Prediction:
         """Return the prediction with credit, at temperature 0."""
-        found = prediction.candidates
-        if found is None:
-            raise ValueError("credit decoding needs candidates")
+        found = needed(prediction.candidates, "candidates")
         self._earn(found.ids[:, 0], np.exp(found.logprobs[:, 0]), block.masked)
         held = [
             [credit.get(token, 0.0) for token in ids]
@@ -44,7 +45,13 @@ class Credit(Ranked):
         confidence = np.exp(np.take_along_axis(raised, place, 1)[:, 0]) / total
         return replace(prediction, tokens=tokens, confidence=confidence)
 
-    def _earn(self, best: "np.ndarray", probability: "np.ndarray", masked: "np.ndarray") -> None:
+    def select(self, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions to commit, bool [n]."""
+        if self.config.factor is not None:
+            return super().select(prediction, block)
+        return self.above(self.option("threshold"), prediction, block)
+
+    def _earn(self, best: Ints, probability: Floats, masked: Bools) -> None:
         for position in np.flatnonzero(masked):
             credit = self._credit[position]
             for token in credit:

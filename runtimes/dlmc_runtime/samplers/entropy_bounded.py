@@ -1,5 +1,6 @@
-"""The entropy-bounded sampler (EB, arXiv 2505.24857)."""
+"""The entropy-bounded sampler (EB)."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -14,26 +15,25 @@ from dlmc_runtime.samplers.base import (
     ranked,
 )
 
-DEFAULT_GAMMA = 0.35
-
 
 class EntropyBounded(Sampler):
     """Commit in order of entropy while the entropies of those before add up to at most ``gamma``.
 
-    SDAR's reference names this strategy ``entropy_bounded`` (JetAstra/SDAR, whose own code of it
-    ends in an undefined name); the rule here is the paper's, as SGLang runs it.
+    SDAR's reference names this strategy ``entropy_bounded``, and takes 0.35 for ``gamma``; its own
+    code of it ends in an undefined name. The rule here is the paper's, as SGLang runs it.
     """
 
+    source: ClassVar[str] = "arXiv 2505.24857"
     tempered: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "gamma"})
+    defaults: ClassVar[Mapping[str, float]] = {"gamma": 0.35}
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]; always the one of least entropy."""
-        entropy = needed(prediction.entropy)
+        entropy = needed(prediction.entropy, "entropies")
         order = ranked(-entropy, block.masked)
         before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
-        gamma = DEFAULT_GAMMA if self.config.gamma is None else self.config.gamma
-        allowed = before <= gamma
+        allowed = before <= self.option("gamma")
         allowed[:1] = True
         return marked(block.masked, order[allowed])

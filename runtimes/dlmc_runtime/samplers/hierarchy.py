@@ -1,13 +1,12 @@
-"""Hierarchical decoding (dInfer, ``parallel_strategy.py``): divide and conquer runs of masks."""
+"""Hierarchical decoding: divide and conquer runs of masks."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, best, marked
+from dlmc_runtime.samplers.base import BlockState, Bools, Ints, Prediction, best, marked
 from dlmc_runtime.samplers.ranked import Ranked
-
-DEFAULT_THRESHOLD, DEFAULT_LOW = 0.9, 0.4
 
 
 class Hierarchy(Ranked):
@@ -17,19 +16,20 @@ class Hierarchy(Ranked):
     ``low_threshold``; positions above ``threshold`` and the best of all are committed anyway.
     """
 
+    source: ClassVar[str] = "inclusionAI/dInfer `python/dinfer/decoding/parallel_strategy.py`"
     heeds: ClassVar[frozenset[str]] = frozenset(
         {"steps", "threshold", "low_threshold", "defer_ids"}
     )
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9, "low_threshold": 0.4}
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        scores = self._deferred(prediction.confidence, prediction)
-        threshold, low = self.config.threshold, self.config.low_threshold
-        low = DEFAULT_LOW if low is None else low
+        scores = self.deferred(prediction.confidence, prediction)
+        low = self.option("low_threshold")
         heads = [
             run[np.argmax(scores[run])] for run in runs(block.masked) if scores[run].max() > low
         ]
-        sure = scores > (DEFAULT_THRESHOLD if threshold is None else threshold)
+        sure = scores > self.option("threshold")
         chosen = block.masked & sure | best(scores, block.masked, 1)
         return chosen | marked(block.masked, np.array(heads, np.int64))
 
@@ -39,7 +39,7 @@ class Hierarchy(Ranked):
         return False
 
 
-def runs(masked: Bools) -> list["np.ndarray"]:
+def runs(masked: Bools) -> list[Ints]:
     """Return the positions of every run of masks without a gap."""
     positions = np.flatnonzero(masked)
     if not len(positions):

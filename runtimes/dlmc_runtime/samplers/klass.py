@@ -1,5 +1,6 @@
-"""KLASS: stable predictions are safe to commit (arXiv 2511.05664)."""
+"""KLASS: stable predictions are safe to commit."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -12,10 +13,11 @@ from dlmc_runtime.samplers.base import (
     Ints,
     Prediction,
     best,
+    needed,
 )
 from dlmc_runtime.samplers.ranked import Ranked
 
-DEFAULT_THRESHOLD, DEFAULT_KL, HISTORY = 0.9, 0.01, 2
+HISTORY = 2
 
 
 class Klass(Ranked):
@@ -23,16 +25,21 @@ class Klass(Ranked):
 
     The divergence between a position's distributions in successive steps is taken over the
     candidates that both steps keep, and all other tokens as one: never more than over the whole
-    vocabulary, and equal to it where every token is a candidate. The reference compares with a
-    distribution of zeros at the first step, which makes nothing ready; here that is the rule.
+    vocabulary, and equal to it where every token is a candidate. Where nothing is ready, at least
+    one position is committed.
+
+    The reference compares with a distribution of zeros at its very first step, which makes nothing
+    ready; here that is the rule in every block, since a block's positions are not read before.
     (Its ``entropy`` order picks the least certain positions, and its confidence at a temperature
     is taken from noised logits; neither is followed.)
     """
 
+    source: ClassVar[str] = "shkim0116/KLASS `src/model/llada_klass.py`, arXiv 2511.05664"
     needs: ClassVar[frozenset[str]] = frozenset({"candidates"})
     heeds: ClassVar[frozenset[str]] = frozenset(
-        {"steps", "threshold", "kl_threshold", "schedule", "defer_ids"}
+        {"steps", "threshold", "kl_threshold", "schedule", "eps", "defer_ids"}
     )
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9, "kl_threshold": 0.01}
 
     def begin(self, length: int) -> None:
         """Forget the distributions."""
@@ -41,20 +48,16 @@ class Klass(Ranked):
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        if prediction.candidates is None:
-            raise ValueError("KLASS needs candidates")
+        now = needed(prediction.candidates, "candidates")
         if self._before is not None:
-            limit = self.config.kl_threshold
-            moved = divergence(prediction.candidates, self._before)
-            calm = moved < (DEFAULT_KL if limit is None else limit)
+            calm = divergence(now, self._before) < self.option("kl_threshold")
             self._calm = np.where(calm, self._calm + 1, 0)
-        self._before = prediction.candidates
-        threshold = self.config.threshold
-        sure = prediction.confidence > (DEFAULT_THRESHOLD if threshold is None else threshold)
+        self._before = now
+        scores = self.deferred(prediction.confidence, prediction)
+        sure = scores > self.option("threshold")
         ready: Bools = block.masked & sure & (self._calm >= HISTORY)
         if ready.any():
             return ready
-        scores = self._deferred(prediction.confidence, prediction)
         return best(scores, block.masked, max(self.count(block), 1))
 
     def idle(self, block: BlockState) -> bool:
@@ -77,6 +80,7 @@ def divergence(now: Candidates, before: Candidates) -> Floats:
     terms = np.where(shared, p * (now.logprobs - old), 0.0).sum(1)
     rest = np.clip(1.0 - p.sum(1), 0.0, None), np.clip(1.0 - q.sum(1), 0.0, None)
     tiny = np.finfo(np.float64).eps
-    return terms + np.where(
+    together: Floats = terms + np.where(
         rest[0] > tiny, rest[0] * np.log(np.maximum(rest[0], tiny) / np.maximum(rest[1], tiny)), 0.0
     )
+    return together

@@ -1,9 +1,10 @@
-"""The samplers of NVIDIA's evaluation harness for Nemotron, as Blaizzy/mlx-vlm runs them.
+"""The samplers of NVIDIA's evaluation harness for Nemotron.
 
-All rank masked positions by confidence and always commit the best one. (The released sampler,
-``native``, is `low_confidence` with a threshold.)
+All rank masked positions by confidence and always commit the best one.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -19,25 +20,16 @@ from dlmc_runtime.samplers.base import (
 )
 from dlmc_runtime.samplers.ranked import factor_bounds
 
-DEFAULT_THRESHOLD, DEFAULT_FACTOR, DEFAULT_MINIMUM, DEFAULT_MOST = 0.9, 1.0, 0.5, 1
 _LEAST = 1e-12
 
 
 class _ByRank(Sampler):
     """Commits those of the ranked positions that a rule keeps."""
 
+    source: ClassVar[str] = "Blaizzy/mlx-vlm `models/nemotron_labs_diffusion/language.py`"
     tempered: ClassVar[bool] = True
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "most"})
-
-    @property
-    def threshold(self) -> float:
-        """The threshold, or its default."""
-        return DEFAULT_THRESHOLD if self.config.threshold is None else self.config.threshold
-
-    @property
-    def factor(self) -> float:
-        """The factor of the positional bound, or its default."""
-        return DEFAULT_FACTOR if self.config.factor is None else self.config.factor
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"threshold": 0.9})
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
@@ -55,39 +47,45 @@ class _ByRank(Sampler):
 class Fixed(_ByRank):
     """Commit the ``most`` best positions as far as they pass the threshold."""
 
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9, "most": 1}
+
     def keep(self, confidence: Floats) -> Bools:
         """Return which ranks to commit."""
-        most = self.config.most or DEFAULT_MOST
-        return (np.arange(len(confidence)) < most) & (confidence >= self.threshold)
+        among = np.arange(len(confidence)) < self.option("most")
+        return among & (confidence >= self.option("threshold"))
 
 
 class Reference(_ByRank):
-    """Commit the longest prefix that passes both the threshold and 1 - factor / (rank + 2)."""
+    """Commit the longest prefix that passes both the threshold and 1 - factor / (rank + 1)."""
 
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "most"})
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9, "factor": 1.0}
 
     def keep(self, confidence: Floats) -> Bools:
         """Return which ranks to commit."""
-        passed = (confidence >= self.threshold) & (
-            confidence >= factor_bounds(len(confidence), self.factor)
-        )
-        kept: Bools = np.logical_and.accumulate(passed)
+        bounds = factor_bounds(len(confidence), self.option("factor"))
+        least = np.maximum(bounds, self.option("threshold"))
+        kept: Bools = np.logical_and.accumulate(confidence >= least)
         return kept
 
 
 class Bound(_ByRank):
-    """Commit what passes the threshold, or both ``min_threshold`` and 1 - factor / (rank + 2)."""
+    """Commit what passes the threshold, or both ``min_threshold`` and 1 - factor / (rank + 1)."""
 
     heeds: ClassVar[frozenset[str]] = frozenset(
         {"steps", "threshold", "factor", "min_threshold", "most"}
     )
+    defaults: ClassVar[Mapping[str, float]] = {
+        "threshold": 0.9,
+        "factor": 2.0,
+        "min_threshold": 0.45,
+    }
 
     def keep(self, confidence: Floats) -> Bools:
         """Return which ranks to commit."""
-        least = self.config.min_threshold
-        bounds = factor_bounds(len(confidence), self.factor)
-        loose = confidence >= np.maximum(bounds, DEFAULT_MINIMUM if least is None else least)
-        kept: Bools = (confidence >= self.threshold) | loose
+        bounds = factor_bounds(len(confidence), self.option("factor"))
+        loose = confidence >= np.maximum(bounds, self.option("min_threshold"))
+        kept: Bools = (confidence >= self.option("threshold")) | loose
         return kept
 
 
@@ -97,5 +95,5 @@ class CumulativeError(_ByRank):
     def keep(self, confidence: Floats) -> Bools:
         """Return which ranks to commit."""
         together = np.cumsum(np.log(np.maximum(confidence, _LEAST)))
-        kept: Bools = together >= np.log(max(self.threshold, _LEAST))
+        kept: Bools = together >= np.log(max(self.option("threshold"), _LEAST))
         return kept

@@ -15,7 +15,8 @@ class Ranked(Sampler):
     ``factor`` the longest prefix in rank r whose confidence is at least 1 - factor / (r + 1), and
     always the best one (Fast-dLLM, arXiv 2505.22618); otherwise as many as the schedule says.
 
-    Subclasses say what positions are ranked by.
+    Subclasses say what the schedule ranks positions by. The two bounds are of confidence, and rank
+    by it, whatever that is: an entropy is no probability.
     """
 
     schedule: ClassVar[schedules.Schedule] = "uniform"
@@ -24,18 +25,29 @@ class Ranked(Sampler):
     )
 
     def scores(self, prediction: Prediction) -> Floats:
-        """Return what positions are ranked by, float64 [n]."""
+        """Return what the schedule ranks positions by, float64 [n]."""
         return prediction.confidence
+
+    @property
+    def bounded(self) -> bool:
+        """Whether confidence sets the pace, and not the schedule."""
+        return self.config.threshold is not None or self.config.factor is not None
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        scores = self._deferred(self.scores(prediction), prediction)
         if self.config.threshold is not None:
-            sure = block.masked & (scores >= self.config.threshold)
-            return sure | best(scores, block.masked, 1)
+            return self.above(self.config.threshold, prediction, block)
         if self.config.factor is not None:
+            scores = self.deferred(prediction.confidence, prediction)
             return best(scores, block.masked, self._parallel(scores[block.masked]))
+        scores = self.deferred(self.scores(prediction), prediction)
         return best(scores, block.masked, self.count(block))
+
+    def above(self, threshold: float, prediction: Prediction, block: BlockState) -> Bools:
+        """Return the positions at least that sure, and always the surest, bool [n]."""
+        scores = self.deferred(prediction.confidence, prediction)
+        sure = block.masked & (scores >= threshold)
+        return sure | best(scores, block.masked, 1)
 
     def count(self, block: BlockState) -> int:
         """Return how many positions the schedule commits at this step."""
@@ -51,29 +63,28 @@ class Ranked(Sampler):
 
     def idle(self, block: BlockState) -> bool:
         """Return whether this step commits nothing, whatever the model says."""
-        paced = self.config.threshold is None and self.config.factor is None
-        return paced and self.count(block) == 0
+        return not self.bounded and self.count(block) == 0
 
-    def _deferred(self, scores: Floats, prediction: Prediction) -> Floats:
+    def deferred(self, scores: Floats, prediction: Prediction) -> Floats:
         """Rank predictions of ``defer_ids`` below all others, in their own order."""
         if not self.config.defer_ids:
             return scores
         deferred = np.isin(prediction.tokens, self.config.defer_ids)
-        return np.where(deferred, scores - _FAR, scores)
+        return np.where(deferred, scores - np.ptp(scores) - _FAR, scores)
 
     def _parallel(self, scores: Floats) -> int:
         """Return how many of the best candidates pass Fast-dLLM's factor bound."""
         passed = np.sort(scores)[::-1] >= factor_bounds(len(scores), self.config.factor or 0.0)
-        passed[0] = True
+        passed[:1] = True
         return len(passed) if passed.all() else int(np.argmin(passed))
 
 
-# Further apart than any two scores: confidence and margin are at most 1, entropy below 100 nats.
+# How far below all others deferred predictions are ranked: no threshold reaches them there.
 _FAR = 1000.0
 
 
 def factor_bounds(count: int, factor: float) -> Floats:
     """Return 1 - factor / (r + 1) for the ranks r = 1, 2, ..., of which the first binds nobody."""
-    bounds: Floats = 1.0 - factor / (np.arange(count) + 2.0)
+    bounds: Floats = 1.0 - factor / np.arange(2, count + 2, dtype=np.float64)
     bounds[:1] = -np.inf
     return bounds

@@ -45,7 +45,8 @@ def _linear(time: np.float32) -> np.float32:
 
 
 def _cosine(time: np.float32) -> np.float32:
-    return np.float32(1) - np.cos(np.float32(math.pi / 2) * (np.float32(1) - time))
+    known: np.float32 = np.float32(1) - np.cos(np.float32(math.pi / 2) * (np.float32(1) - time))
+    return known
 
 
 _ALPHAS: dict[str, Callable[[np.float32], np.float32]] = {"linear": _linear, "cosine": _cosine}

@@ -1,10 +1,11 @@
-"""SDAR's three remasking strategies (JetAstra/SDAR ``generate.py``).
+"""SDAR's three remasking strategies.
 
 The schedule spreads the block length, not the number of masks, over the steps, so a block that
 begins with known tokens is done early. The reference also overwrites known positions when fewer
 masks are left than the schedule asks for; here the count is clamped to the masks.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -13,11 +14,13 @@ from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, b
 from dlmc_runtime.samplers.schedules import quota
 
 DEFAULT_THRESHOLD = 0.85
+_SOURCE = "JetAstra/SDAR `generate.py`"
 
 
 class LowConfidenceStatic(Sampler):
     """Commit a fixed number of the most confident positions at each step."""
 
+    source: ClassVar[str] = _SOURCE
     tempered: ClassVar[bool] = True
 
     def count(self, block: BlockState) -> int:
@@ -35,12 +38,11 @@ class LowConfidenceDynamic(LowConfidenceStatic):
     """Commit all positions surer than the threshold, at least as many as the schedule says."""
 
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold"})
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": DEFAULT_THRESHOLD}
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        threshold = self.config.threshold
-        limit = DEFAULT_THRESHOLD if threshold is None else threshold
-        sure = block.masked & (prediction.confidence > limit)
+        sure = block.masked & (prediction.confidence > self.option("threshold"))
         return sure if sure.sum() >= self.count(block) else super().select(prediction, block)
 
 

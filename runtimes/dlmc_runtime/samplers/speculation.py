@@ -6,8 +6,9 @@ from dlmc_runtime.samplers.base import BlockState, Bools, Prediction, Sampler, b
 
 
 class Autoregressive(Sampler):
-    """One token a forward, by the causal pass."""
+    """Commit one token a forward, by the causal pass."""
 
+    source: ClassVar[str] = "NVIDIA `ar_generate`, as in Blaizzy/mlx-vlm"
     tempered: ClassVar[bool] = True
     heeds: ClassVar[frozenset[str]] = frozenset()
 
@@ -22,9 +23,10 @@ class LinearSpeculation(Sampler):
 
     Without a threshold the whole draft comes from one forward; with one, each forward of the
     draft fills the positions at least that sure, and the best one. At temperature 0 the text is
-    that of `Autoregressive`, whatever the draft says (NVIDIA's ``linear_spec_generate``).
+    that of `Autoregressive`, whatever the draft says.
     """
 
+    source: ClassVar[str] = "NVIDIA `linear_spec_generate`, as in Blaizzy/mlx-vlm"
     heeds: ClassVar[frozenset[str]] = frozenset({"threshold"})
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:

@@ -1,5 +1,6 @@
-"""WINO: decode wide in, verify, and revoke narrow out (arXiv 2507.18578)."""
+"""WINO: decode wide in, verify, and revoke narrow out."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +15,10 @@ from dlmc_runtime.samplers.base import (
     Sampler,
     best,
     marked,
+    needed,
     ranked,
 )
 
-DEFAULT_THRESHOLD, DEFAULT_REVOKE = 0.6, 0.9
 _SHARE, _FEWEST, _MOST = 0.7, 5, 20
 _FIRST = 30  # what the first step may revoke up to; there is nothing to revoke then
 
@@ -27,13 +28,16 @@ class Wino(Sampler):
 
     The block is fed twice: the second time as masks, each of which sees all but its own token. A
     committed token whose probability there is below ``revoke_threshold`` becomes a mask again, but
-    fewer of them than the step before committed. A token that is no candidate there counts as
-    improbable. (Feng-Hong/WINO-DLLM ``LLaDA/decoding.py``.)
+    fewer of them than the step before committed, and none where this one commits a single token. A
+    token that is no candidate there counts as improbable. The reference may also revoke tokens
+    that a block was given; here those stay.
     """
 
+    source: ClassVar[str] = "Feng-Hong/WINO-DLLM `LLaDA/decoding.py`, arXiv 2507.18578"
     revises: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"shadow"})
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "revoke_threshold"})
+    defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.6, "revoke_threshold": 0.9}
 
     def begin(self, length: int) -> None:
         """Forget how many were committed."""
@@ -41,9 +45,7 @@ class Wino(Sampler):
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""
-        threshold = self.config.threshold
-        limit = DEFAULT_THRESHOLD if threshold is None else threshold
-        sure = block.masked & (prediction.confidence > limit)
+        sure = block.masked & (prediction.confidence > self.option("threshold"))
         most = min(max(int(int(block.masked.sum()) * _SHARE), _FEWEST), _MOST)
         if sure.sum() > most:
             return best(prediction.confidence, block.masked, most)
@@ -51,15 +53,15 @@ class Wino(Sampler):
 
     def reopen(self, prediction: Prediction, block: BlockState, chosen: Bools) -> Bools:
         """Return the positions that become masks again, bool [n]."""
+        shadow = needed(prediction.shadow, "a shadow of the block")
+        tokens = needed(block.tokens, "the block's tokens")
+        given = needed(block.given, "the positions that were given")
         last, self._last = self._last, int(chosen.sum())
-        if prediction.shadow is None or block.tokens is None or block.given is None:
-            raise ValueError("WINO needs shadows")
         if self._last <= 1:
             return np.zeros_like(chosen)
-        threshold = self.config.revoke_threshold
-        limit = DEFAULT_REVOKE if threshold is None else threshold
-        probability = probability_of(block.tokens, prediction.shadow)
-        doubted: Bools = ~block.masked & ~block.given & (probability < limit)
+        probability = probability_of(tokens, shadow)
+        improbable = probability < self.option("revoke_threshold")
+        doubted: Bools = ~block.masked & ~given & improbable
         if doubted.sum() < last:
             return doubted
         return marked(doubted, ranked(-probability, doubted)[: last - 1])
@@ -68,4 +70,5 @@ class Wino(Sampler):
 def probability_of(tokens: Ints, candidates: Candidates) -> Floats:
     """Return the probability of one token a position, float64 [n]; 0 if it is no candidate."""
     same = candidates.ids == tokens[:, None]
-    return np.where(same, np.exp(candidates.logprobs), 0.0).sum(1)
+    probability: Floats = np.where(same, np.exp(candidates.logprobs), 0.0).sum(1)
+    return probability
