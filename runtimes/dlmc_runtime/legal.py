@@ -55,7 +55,7 @@ def check(config: SamplerConfig, manifest: Manifest) -> None:
         UsageError: the sampler does not heed an option that is given.
         RequestError: the bundle cannot do it; the hint says what it can.
     """
-    _check_heeded(config)
+    check_heeded(config)
     for problem, hint in (
         *_about_attention(config, manifest),
         *_about_head(config, manifest),
@@ -64,7 +64,12 @@ def check(config: SamplerConfig, manifest: Manifest) -> None:
         raise RequestError(problem, hint)
 
 
-def _check_heeded(config: SamplerConfig) -> None:
+def check_heeded(config: SamplerConfig) -> None:
+    """Refuse options that a sampler does not heed, which needs no bundle.
+
+    Raises:
+        UsageError: one is given.
+    """
     heeds = samplers.find(config.name).heeds
     for field in fields(config):
         if field.name in COMMON | heeds or getattr(config, field.name) == field.default:

@@ -19,7 +19,7 @@ from dlmc.cli.console import (
     say,
     say_json,
 )
-from dlmc_runtime import samplers
+from dlmc_runtime import legal, samplers
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.samplers import SAMPLERS
 
@@ -120,7 +120,11 @@ def command(
         "guidance": guidance,
         **sampler_options(options),
     }
-    SamplerConfig().updated(name=sampler, **given)  # a mistake is found before a load of minutes
+    config = SamplerConfig().updated(
+        name=sampler, **given
+    )  # a mistake is found before a load of minutes
+    if sampler is not None:
+        legal.check_heeded(config)
     if system is not None and chat is False:
         raise UsageError("--system needs a chat", "leave out --no-chat")
     for_answers = {
@@ -216,7 +220,9 @@ def choose_sampler(
     paces = {key for key in ("steps", "threshold", "factor") if given.get(key) is not None}
     if paces and "factor" in samplers.find(default.name).heeds:
         default = replace(default, steps=None, threshold=None, factor=None)
-    return default.updated(**given)
+    config = default.updated(**given)
+    legal.check_heeded(config)
+    return config
 
 
 def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:

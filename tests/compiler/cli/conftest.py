@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,8 +77,15 @@ class FakeGenerator:
         self.options: dict[str, object] = {}
         self.closed = False
 
-    def stream(self, prompt: str, **options: object) -> Iterator[Event]:
+    def request(self, prompt: str, **options: object) -> str:
         self.prompt, self.options = prompt, options
+        return prompt
+
+    def infill_request(self, template: str, **options: object) -> str:
+        return self.request(template, **options)
+
+    def events(self, requests: Sequence[str]) -> Iterator[Event]:
+        (prompt,) = requests
         assert self.text is not None
         ids = np.array(self.text.encode(self.answer))
         canvas, masked = np.full(len(ids), 256), np.ones(len(ids), np.bool_)

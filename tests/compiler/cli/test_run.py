@@ -2,7 +2,6 @@ import pytest
 
 from dlmc.cli.run import MAX_PROMPT_BYTES, choose_sampler
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.samplers import HEEDED, SAMPLERS
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -199,5 +198,59 @@ def test_an_option_that_a_sampler_does_not_heed_is_refused(name, given):
         choose_sampler(SamplerConfig(), name, given)
 
 
-def test_every_sampler_says_what_it_heeds():
-    assert HEEDED.keys() == SAMPLERS.keys()
+def test_a_template_is_filled(dlmc, generator):
+    outcome = dlmc("run", "bundle", "--infill", "a<mask:3>b", "--seed", "3", "--cache", "dual")
+    assert (outcome.status, outcome.out) == (0, "grün\n")
+    assert generator.prompt == "a<mask:3>b"
+    assert generator.options == {
+        "max_new_tokens": None,
+        "sampler": SamplerConfig(threshold=0.9, cache="dual"),
+        "seed": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        (["hi"], "PROMPT"),
+        (["--chat"], "--chat"),
+        (["--no-chat"], "--chat"),
+        (["--system", "be"], "--system"),
+        (["--stop", "x"], "--stop"),
+        (["--ignore-eos"], "--ignore-eos"),
+    ],
+)
+def test_a_template_goes_without_what_is_for_answers(dlmc, generator, others, named):
+    outcome = dlmc("run", "bundle", *others, "--infill", "a<mask:3>b")
+    assert outcome.status == 2
+    assert f"--infill goes without {named}" in outcome.err
+
+
+def test_any_parameter_can_be_set(dlmc, generator):
+    dlmc(
+        *("run", "bundle", "hi", "--sampler", "entropy", "--set", "eps=0.01"),
+        *("--set", "schedule=linear", "--set", "defer_ids=3,4", "--set", "steps=7"),
+    )
+    assert generator.options["sampler"] == SamplerConfig(
+        "entropy", eps=0.01, schedule="linear", defer_ids=(3, 4), steps=7
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("eps", "names no parameter"),
+        ("nothing=1", "names no parameter"),
+        ("name=random", "names no parameter"),
+        ("=1", "names no parameter"),
+        ("eps=much", "give a number"),
+        ("steps=1.5", "give a number"),
+        ("defer_ids=a", "give ids"),
+        ("schedule=later", "it must be one of uniform"),
+        ("gamma=1", "takes no gamma"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_before_a_bundle_loads(dlmc, text, said):
+    outcome = dlmc("run", "no-such-bundle", "hi", "--sampler", "low_confidence", "--set", text)
+    assert outcome.status == 2
+    assert said in outcome.err

@@ -35,9 +35,12 @@ def test_prefill_stores_whole_blocks(spec):
 
 
 @pytest.mark.parametrize(("longest", "canvas"), [(4096, 256), (100, 100)])
-def test_families_that_see_everything_have_one_profile(spec, longest, canvas):
+def test_families_that_see_everything_can_also_do_so_over_a_cache(spec, longest, canvas):
     full = replace(spec, regime="full", block_length=32, max_position_embeddings=longest)
-    assert default_profiles(full) == (Profile(batch=1, block=canvas, cache=0, rows=32),)
+    shapes = [(canvas, 0, 32), (32, canvas, 32), (canvas // 2, canvas, 32), (canvas, canvas, 32)]
+    assert default_profiles(full) == tuple(
+        Profile(batch=1, block=block, cache=cache, rows=rows) for block, cache, rows in shapes
+    )
 
 
 def test_every_floating_point_output_has_a_tolerance(config):

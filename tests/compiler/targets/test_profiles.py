@@ -64,7 +64,7 @@ def test_a_family_that_sees_everything_gets_one_long_profile_a_batch(manifest):
 @pytest.mark.parametrize(
     ("regime", "request_", "message"),
     [
-        ("full", {"cache": 8}, "--cache makes no sense for handmade"),
+        ("full", {"cache": 8}, "--cache is 8"),
         ("full", {"prefill": 8}, "--prefill makes no sense for handmade"),
         ("full", {"block": 8, "rows": 9}, "--rows is 9: a forward has only 8 positions"),
         ("full", {"block": 65}, "--block is 65: the model has only 64 positions"),
