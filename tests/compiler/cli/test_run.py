@@ -41,6 +41,7 @@ def test_json_is_one_object(dlmc, generator):
         "forwards": 3,
         "finish_reason": "stop",
         "seconds": 0.5,
+        "spans": [],
         "tokens_per_forward": pytest.approx(5 / 3),
         "tokens_per_second": 10.0,
         "seed": 7,
