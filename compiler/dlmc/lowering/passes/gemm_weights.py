@@ -18,9 +18,12 @@ class GemmWeights(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the products."""
         rows = _Rows(model.graph)
-        found = [(node, operands) for node in model.graph if (operands := _operands(node))]
-        for node, operands in found:
-            rows.replace(node, *operands)
+        found = [node for node in model.graph if _operands(node)]
+        for node in found:
+            # Asked for anew: what it reads may be a product that has been replaced.
+            operands = _operands(node)
+            if operands:
+                rows.replace(node, *operands)
         remove_unread(model.graph)
         return ir.passes.PassResult(model, modified=bool(found))
 
