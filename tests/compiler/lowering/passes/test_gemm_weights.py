@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from graphs import feeds, run
 
@@ -65,3 +66,29 @@ def test_products_without_a_weight_are_left_alone():
     node = ir.node("MatMul", [x, y], name="product")
     graph = ir.Graph([x, y], node.outputs, nodes=[node], opset_imports={"": 23}, name="g")
     assert not GemmWeights()(ir.Model(graph, ir_version=10)).modified
+
+
+def test_products_that_follow_each_other_directly():
+    """An adapter is two of them, with nothing in between."""
+    model = ir.from_onnx_text("""
+<ir_version: 10, opset_import: ["" : 23]>
+main (float[B,T,3] x) => (float[B,T,4] y)
+<float[2,3] a = {1, 2, 3, 4, 5, 6}, float[4,2] b = {1, 2, 3, 4, 5, 6, 7, 8}>
+{
+    [turn_a] turned_a = Transpose<perm=[1,0]>(a)
+    [first] low = MatMul(x, turned_a)
+    [turn_b] turned_b = Transpose<perm=[1,0]>(b)
+    [second] y = MatMul(low, turned_b)
+}
+""")
+    floats = ir.TensorType(ir.DataType.FLOAT)
+    for node in model.graph:
+        node.outputs[0].type = floats
+    next(n for n in model.graph if n.name == "first").outputs[0].shape = ir.Shape(["B", "T", 2])
+    inputs = {"x": np.arange(12, dtype=np.float32).reshape(2, 2, 3)}
+    a = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    b = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
+    assert GemmWeights()(model).modified
+    assert [node.op_type for node in model.graph].count("Gemm") == 2
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    np.testing.assert_allclose(session.run(["y"], inputs)[0], inputs["x"] @ a.T @ b.T)
