@@ -18,12 +18,12 @@ def build(name: str, **options: Any) -> Sampler:
 
 
 def state(
-    masked: Sequence[Any],
+    masked: Any,
     step: int = 0,
     *,
     masks: int | None = None,
     tokens: Sequence[int] | None = None,
-    given: Sequence[Any] | None = None,
+    given: Any = None,
 ) -> BlockState:
     """Return a block of which nothing was given, unless it says so."""
     positions = np.array(masked, bool)
@@ -36,13 +36,11 @@ def state(
     )
 
 
-def prediction(
-    confidence: Sequence[float] | Floats, tokens: Sequence[int] | None = None, **parts: Any
-) -> Prediction:
+def prediction(confidence: Any, tokens: Any = None, **parts: Any) -> Prediction:
     """Return a prediction of these confidences, for tokens that are all 0 by default."""
     sure = np.array(confidence, np.float64)
     said = np.zeros(len(sure), np.int64) if tokens is None else np.array(tokens, np.int64)
-    numbers = {
+    numbers: dict[str, Any] = {
         name: part if isinstance(part, Candidates) else np.array(part, np.float64)
         for name, part in parts.items()
     }
@@ -86,7 +84,8 @@ def denoise(
     Raises:
         RuntimeError: there are still masks after a thousand forwards.
     """
-    open_, step, history = np.array(masked, bool), 0, []
+    history: list[Positions] = []
+    open_, step = np.array(masked, bool), 0
     given, masks = ~open_, int(open_.sum())
     steps = sampler.config.steps
     for forward in range(1000):

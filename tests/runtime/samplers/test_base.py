@@ -1,6 +1,7 @@
 """What holds of every sampler, and the pieces they share."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import blocks
 import numpy as np
@@ -178,7 +179,7 @@ def test_options_that_are_not_heeded_do_not_matter(name, unheeded, data):
         np.testing.assert_array_equal(was, now)
 
 
-BY_RANK = {
+BY_RANK: dict[str, dict[str, Any]] = {
     "low_confidence": {"steps": 2},
     "random": {"steps": 2},
     "maskgit_plus": {"steps": 2, "schedule": "uniform"},
@@ -230,7 +231,9 @@ def test_the_entropy_bound_takes_the_first_of_equals():
 @pytest.mark.parametrize("name", DENOISING)
 def test_a_part_that_is_missing_is_named(name):
     kind = samplers.find(name)
-    config = SamplerConfig(name=name, **({"alg_temp": 1.0} if "alg_temp" in kind.heeds else {}))
+    config = SamplerConfig(name=name)
+    if "alg_temp" in kind.heeds:
+        config = replace(config, alg_temp=1.0)
     if "uncounted_ids" in kind.heeds:
         config = replace(config, uncounted_ids=(1,))
     words = {"margin": "margins", "entropy": "entropies", "shadow": "shadow"}

@@ -31,7 +31,7 @@ def reference(logits, masks, steps, threshold, limit):
         ready = (past < limit).all(axis=1) & (sure > threshold) & open_ if step else open_ & False
         if not ready.any():
             quota = masks // steps + (step < masks % steps)
-            order = sorted(np.flatnonzero(open_), key=lambda i, sure=sure: -sure[i])
+            order = np.argsort(np.where(open_, -sure, np.inf), kind="stable")
             ready = np.isin(np.arange(length), order[:quota])
         history.append(np.flatnonzero(ready).tolist())
         open_ &= ~ready

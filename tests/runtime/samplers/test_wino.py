@@ -13,22 +13,23 @@ VOCAB = 4
 def reference(logits, shadows, threshold, back):
     """Return the canvas after each forward, -1 for a mask: WINO over the whole vocabulary."""
     length = logits.shape[1]
-    canvas, last, states = np.full(length, -1), 30, []
+    states: list[list[int]] = []
+    canvas, last = np.full(length, -1), 30
     for said, shadow in zip(logits, shadows, strict=True):
         if not (canvas == -1).any():
             return states
         open_ = np.flatnonzero(canvas == -1).tolist()
         p, q = blocks.softmax(said), blocks.softmax(shadow)
         most = min(max(int(len(open_) * 0.7), 5), 20)
-        order = sorted(open_, key=lambda i, p=p: -p[i].max())
+        order = [i for _, i in sorted((-p[i].max(), i) for i in open_)]
         taken = [i for i in order if p[i].max() > threshold][:most] or order[:1]
         known = [i for i in range(length) if canvas[i] != -1]
         doubted = []
         if len(taken) > 1:
             doubted = [i for i in known if q[i, canvas[i]] < back]
             if len(doubted) >= last:
-                worst = sorted(known, key=lambda i, q=q: q[i, canvas[i]])
-                doubted = worst[: last - 1]
+                worst = sorted((q[i, canvas[i]], i) for i in known)
+                doubted = [i for _, i in worst[: last - 1]]
         canvas[taken] = p[taken].argmax(axis=1)
         canvas[doubted] = -1
         last = len(taken)
