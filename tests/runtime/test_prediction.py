@@ -1,5 +1,7 @@
 """Candidates, draws and confidences against a plain float64 computation over the vocabulary."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 
 from dlmc.denoiser.head import Head
 from dlmc_runtime.engines.base import Outputs
-from dlmc_runtime.prediction import predict
+from dlmc_runtime.prediction import candidates, predict
+from dlmc_runtime.samplers import find
+from dlmc_runtime.samplers.base import Sampler
 from dlmc_runtime.samplers.config import SamplerConfig
 
 VOCAB, ROWS = 12, 5
@@ -29,23 +33,56 @@ def outputs(logits, temperature, uniform, candidates=CANDIDATES):
     return Outputs(*(value.numpy() for value in found[:8]))
 
 
-def naive(logits, config):
+class Everything(Sampler):
+    """Asks for margins and entropies before temperature, which no sampler of the table does."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"margin", "entropy"})
+
+
+class Tempered(Everything):
+    tempered: ClassVar[bool] = True
+
+
+class NucleusFirst(Tempered):
+    nucleus_first: ClassVar[bool] = True
+
+
+KINDS = (Everything, Tempered, NucleusFirst)
+
+
+def softmax(scaled):
+    """Return probabilities [..., V], float64."""
+    probability = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return probability / probability.sum(axis=-1, keepdims=True)
+
+
+def top_k(row, count):
+    if count:
+        row[np.argsort(-row, kind="stable")[count:]] = -np.inf
+
+
+def top_p(row, share):
+    if share >= 1:
+        return
+    total, probability = 0.0, softmax(row)
+    for token in np.argsort(-row, kind="stable"):
+        if total > share:  # the nucleus keeps the token that crosses its share
+            row[token] = -np.inf
+        total += probability[token]
+
+
+def naive(logits, config, kind=Tempered):
     """Return the token distribution [R,V] of the row, float64, filters applied."""
     scaled = logits.astype(np.float64) / (config.temperature or 1.0)
     scaled[:, list(SUPPRESSED)] = -np.inf
     for row in scaled:
-        order = np.argsort(-row, kind="stable")
-        if config.top_k:
-            row[order[config.top_k :]] = -np.inf
-        probability = np.exp(row - row.max())
-        probability /= probability.sum()
-        total = 0.0
-        for token in order:  # the nucleus keeps the token that crosses top_p
-            if total >= config.top_p < 1:  # a sum of everything may round up to 1 too early
-                row[token] = -np.inf
-            total += probability[token]
-    probability = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    return probability / probability.sum(axis=1, keepdims=True)
+        if kind.nucleus_first:
+            top_p(row, config.top_p)
+            top_k(row, config.top_k)
+        else:
+            top_k(row, config.top_k)
+            top_p(row, config.top_p)
+    return softmax(scaled)
 
 
 def plain(logits):
@@ -57,10 +94,10 @@ def some_logits(seed, scale=3.0):
     return (np.random.default_rng(seed).normal(size=(ROWS, VOCAB)) * scale).astype(np.float32)
 
 
-def run(logits, config, uniform, *, tempered=True):
+def run(logits, config, uniform, kind=Tempered, kept=CANDIDATES):
     uniform = np.asarray(uniform, np.float32)
-    out = outputs(logits, config.temperature, uniform)
-    return predict(out, 0, len(logits), config, tempered=tempered, uniform=uniform)
+    out = outputs(logits, config.temperature, uniform, kept)
+    return predict(out.row(0, 0, len(logits)), config, kind, uniform)
 
 
 CONFIGS = st.builds(
@@ -72,21 +109,110 @@ CONFIGS = st.builds(
 UNIFORM = st.sampled_from(EDGES) | st.floats(0, EDGES[1], width=32)
 
 
-@given(CONFIGS, st.integers(0, 1000), st.lists(UNIFORM, min_size=ROWS, max_size=ROWS))
-def test_tokens_and_confidence_follow_the_distribution(config, seed, uniform):
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    config=CONFIGS,
+    seed=st.integers(0, 1000),
+    uniform=st.lists(UNIFORM, min_size=ROWS, max_size=ROWS),
+)
+def test_everything_follows_the_distribution(kind, config, seed, uniform):
     logits = some_logits(seed)
-    wanted = naive(logits, config)
-    for tempered in (True, False):
-        found = run(logits, config, uniform, tempered=tempered)
-        assert found.tokens.dtype == np.int64
-        own = wanted[np.arange(ROWS), found.tokens]
-        assert (own > 0).all()
-        assert not np.isin(found.tokens, SUPPRESSED).any()
-        untempered = plain(logits)[np.arange(ROWS), found.tokens]
-        expected = own if tempered else untempered
-        np.testing.assert_allclose(found.confidence, expected, rtol=2e-5, atol=1e-7)
-        if config.temperature == 0:
-            assert found.tokens.tolist() == wanted.argmax(axis=1).tolist()
+    drawn_from = naive(logits, config, kind)
+    found = run(logits, config, uniform, kind)
+    assert found.tokens.dtype == np.int64
+    own = drawn_from[np.arange(ROWS), found.tokens]
+    assert (own > 0).all()
+    assert not np.isin(found.tokens, SUPPRESSED).any()
+    if config.temperature == 0:
+        assert found.tokens.tolist() == drawn_from.argmax(axis=1).tolist()
+    untempered = plain(logits)[np.arange(ROWS), found.tokens]
+    expected = own if kind.tempered else untempered
+    np.testing.assert_allclose(found.confidence, expected, rtol=2e-5, atol=1e-7)
+    filtered = bool(config.top_k) or config.top_p < 1
+    # Without filters margins and entropies are of the distribution that confidence is taken from.
+    seen = drawn_from if kind.tempered or filtered else plain(logits)
+    two = -np.sort(-seen, axis=1)[:, :2]
+    np.testing.assert_allclose(found.margin, two[:, 0] - two[:, 1], rtol=2e-5, atol=1e-6)
+    terms = np.where(seen > 0, seen * np.log(np.where(seen > 0, seen, 1)), 0)
+    np.testing.assert_allclose(found.entropy, -terms.sum(axis=1), rtol=2e-5, atol=1e-6)
+    assert found.margin.dtype == found.entropy.dtype == np.float64
+
+
+def test_the_order_of_the_filters_matters():
+    logits = np.full((1, VOCAB), -30.0, np.float32)
+    logits[0, [0, 1, 2, 4]] = np.log([0.4, 0.3, 0.2, 0.1])
+    config = SamplerConfig(temperature=1.0, top_k=3, top_p=0.75)
+    # top-k first: 4/9, 3/9 reach 0.75; the nucleus first: 0.4, 0.3 do not, and 0.2 crosses it.
+    last = [EDGES[1]]
+    by_count = run(logits, config, last, Tempered)
+    by_share = run(logits, config, last, NucleusFirst)
+    assert (by_count.tokens[0], by_share.tokens[0]) == (1, 2)
+    assert by_count.confidence[0] == pytest.approx(3 / 7, abs=1e-5)
+    assert by_share.confidence[0] == pytest.approx(2 / 9, abs=1e-5)
+
+
+def test_what_follows_a_sum_of_exactly_top_p_is_kept():
+    said = Outputs(
+        top_ids=np.array([[4, 2, 0]]),
+        top_logits=np.log(np.array([[0.5, 0.25, 0.25]], np.float32)),
+        logsumexp=np.zeros(1, np.float32),
+        entropy=np.zeros(1, np.float32),
+        tempered_logsumexp=np.zeros(1, np.float32),
+        tempered_entropy=np.zeros(1, np.float32),
+        sampled_id=np.array([4]),
+        sampled_logit=np.log(np.array([0.5], np.float32)),
+    )
+    found = predict(said, SamplerConfig(top_p=0.5), Tempered, np.zeros(1, np.float32))
+    assert found.confidence[0] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "tempered", "nucleus_first"),
+    [
+        ("low_confidence", False, False),
+        ("random", False, False),
+        ("credit", False, False),
+        ("klass", False, False),
+        ("wino", False, False),
+        ("low_confidence_dynamic", True, False),
+        ("entropy_bounded", True, False),
+        ("cumulative_error", True, False),
+        ("autoregressive", True, False),
+        ("maskgit_plus", True, True),
+        ("entropy", True, True),
+        ("origin", True, True),
+    ],
+)
+def test_each_sampler_has_its_references_order(name, tempered, nucleus_first):
+    kind = find(name)
+    assert (kind.tempered, kind.nucleus_first) == (tempered, nucleus_first)
+
+
+def test_parts_are_only_there_where_they_are_asked_for():
+    logits = some_logits(5)
+    for name in ("low_confidence", "topk_margin", "entropy", "klass", "wino", "random"):
+        for config in (SamplerConfig(name=name), SamplerConfig(name=name, top_k=3)):
+            found, needs = run(logits, config, np.zeros(ROWS), find(name)), find(name).needs
+            assert (found.margin is not None) == ("margin" in needs)
+            assert (found.entropy is not None) == ("entropy" in needs)
+            assert (found.candidates is not None) == ("candidates" in needs)
+            assert found.noise is None  # the loop's to add
+            assert found.shadow is None
+
+
+@pytest.mark.parametrize("config", [SamplerConfig(), SamplerConfig(top_k=1)])
+def test_a_margin_needs_two_candidates(config):
+    with pytest.raises(ValueError, match="two candidates"):
+        run(some_logits(6), config, np.zeros(ROWS), kept=1)
+
+
+def test_candidates_carry_the_whole_distribution():
+    logits = some_logits(7)
+    out = outputs(logits, 0.7, np.zeros(ROWS, np.float32), candidates=3)
+    found = candidates(out.row(0, 0, ROWS))
+    assert found.ids.shape == found.logits.shape == (ROWS, 3)
+    expected = np.take_along_axis(plain(logits), found.ids, 1)
+    np.testing.assert_allclose(np.exp(found.logprobs), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("uniform", EDGES)
@@ -120,17 +246,17 @@ def test_top_p_without_top_k_is_cut_at_the_candidates():
     uniform = np.array([EDGES[1]], np.float32)
     out = outputs(logits, 1.0, uniform, candidates=2)
     config = SamplerConfig(temperature=1.0, top_p=0.9)
-    found = predict(out, 0, 1, config, tempered=True, uniform=uniform)
+    found = predict(out.row(0, 0, 1), config, find("low_confidence_static"), uniform)
     assert found.tokens.tolist() == [1]
     assert found.confidence[0] == pytest.approx(0.4977, abs=1e-4)  # of the two that were kept
 
 
 def test_only_the_rows_asked_for_are_read():
     logits = some_logits(2)
-    out = outputs(logits, 0.0, np.zeros(ROWS, np.float32))
+    said = outputs(logits, 0.0, np.zeros(ROWS, np.float32)).row(0, 1, 3)
     for config in (SamplerConfig(), SamplerConfig(top_k=2)):
-        found = predict(out, 0, 2, config, tempered=False, uniform=np.zeros(2, np.float32))
-        assert found.tokens.tolist() == plain(logits)[:2].argmax(axis=1).tolist()
+        found = predict(said, config, Everything, np.zeros(2, np.float32))
+        assert found.tokens.tolist() == plain(logits)[1:3].argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e3])

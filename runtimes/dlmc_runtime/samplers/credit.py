@@ -13,7 +13,7 @@ DECAY, POWER, WEIGHT = 0.8, 0.2, 0.7
 
 
 class Credit(Ranked):
-    """Add to the logits what tokens have earned by being predicted before, then use a threshold.
+    """Commit what is sure, where a token counts for more the longer it has been predicted.
 
     At each step all credit decays, the best token of every masked position earns its probability
     to the power of `POWER`, and `WEIGHT` * log(1 + credit) is added to its logit. A token that is

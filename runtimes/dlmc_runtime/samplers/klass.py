@@ -17,11 +17,11 @@ from dlmc_runtime.samplers.base import (
 )
 from dlmc_runtime.samplers.ranked import Ranked
 
-HISTORY = 2
+HISTORY = 2  # comparisons of a position with its last step
 
 
 class Klass(Ranked):
-    """Commit what is sure and has not moved for `HISTORY` steps, else what the schedule says.
+    """Commit what is sure and has kept still for two steps, else what the schedule says.
 
     The divergence between a position's distributions in successive steps is taken over the
     candidates that both steps keep, and all other tokens as one: never more than over the whole

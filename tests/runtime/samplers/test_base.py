@@ -1,106 +1,279 @@
+"""What holds of every sampler, and the pieces they share."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import blocks
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlmc_runtime import samplers
-from dlmc_runtime.samplers.base import BlockState, Prediction, Sampler, best, quota
+from dlmc_runtime.samplers.base import BlockState, Prediction, Sampler, best, marked, ranked
 from dlmc_runtime.samplers.config import SamplerConfig
+
+VOCAB = 4
+GRADES = st.integers(0, 4).map(lambda grade: grade / 4)
+# By chance, by a causal pass, or by a schedule of positions: they may commit nothing in a step.
+MAY_PAUSE = {"remdm", "origin", "autoregressive", "dus"}
+DENOISING = sorted(samplers.SAMPLERS.keys() - {"autoregressive"})
+VALUES = {
+    "steps": st.integers(1, 9),
+    "threshold": st.sampled_from([0.25, 0.5, 0.9, 1.0]),
+    "factor": st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    "schedule": st.sampled_from(["uniform", "linear", "cosine", "dream"]),
+    "eps": st.sampled_from([1e-3, 0.2]),
+    "alg_temp": st.sampled_from([0.0, 0.1, 5.0]),
+    "defer_ids": st.sampled_from([(0,), (1, 2)]),
+    "uncounted_ids": st.sampled_from([(0,), (1, 3)]),
+    "most": st.integers(1, 4),
+    "gamma": st.sampled_from([0.0, 0.4, 3.0]),
+    "kl_threshold": st.sampled_from([0.0, 0.01, 1.0]),
+    "low_threshold": st.sampled_from([0.25, 0.7]),
+    "min_threshold": st.sampled_from([0.25, 0.7]),
+    "revoke_threshold": st.sampled_from([0.3, 0.9]),
+    "eta": st.sampled_from([0.04, 0.5, 1.0]),
+}
+BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
+
+
+def allowed(name, options):
+    """Return the options without a factor that excludes a threshold."""
+    clash = options.keys() >= {"threshold", "factor"} and name not in BOTH
+    return {k: v for k, v in options.items() if not (clash and k == "factor")}
+
+
+@st.composite
+def configs(draw, names=DENOISING):
+    name = draw(st.sampled_from(list(names)))
+    heeded = sorted(samplers.find(name).heeds)
+    options = draw(st.fixed_dictionaries({}, optional={key: VALUES[key] for key in heeded}))
+    return SamplerConfig(name=name, **allowed(name, options))
+
+
+@st.composite
+def predictions(draw, length):
+    """What a head might say, often with ties; every part that any sampler asks for."""
+    logits = np.array(
+        draw(
+            st.lists(
+                st.lists(st.integers(0, 5), min_size=VOCAB, max_size=VOCAB),
+                min_size=length,
+                max_size=length,
+            )
+        ),
+        np.float64,
+    )
+    said = blocks.greedy(logits)
+    p = blocks.softmax(logits)
+    two = -np.sort(-p, axis=1)[:, :2]
+    noise = draw(st.lists(GRADES.map(lambda g: g * 0.99), min_size=length, max_size=length))
+    shadow = np.roll(logits, draw(st.integers(0, 2)), axis=0)
+    return replace(
+        said,
+        margin=two[:, 0] - two[:, 1],
+        entropy=-(p * np.log(p)).sum(axis=1),
+        noise=np.array(noise),
+        shadow=blocks.candidates(shadow),
+    )
 
 
 @st.composite
 def situations(draw):
-    """A block of a few positions, some masked, with confidences that often tie."""
     length = draw(st.integers(1, 9))
-    masked = draw(st.lists(st.booleans(), min_size=length, max_size=length).filter(any))
-    grades = st.integers(0, 4).map(lambda grade: grade / 4)
-    confidence = draw(st.lists(grades, min_size=length, max_size=length))
-    prediction = Prediction(
-        tokens=np.array(draw(st.lists(st.integers(0, 3), min_size=length, max_size=length))),
-        confidence=np.array(confidence),
-        noise=np.array(draw(st.lists(grades, min_size=length, max_size=length))),
+    masked = np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length).filter(any)))
+    known = np.flatnonzero(~masked)
+    was_given = draw(st.lists(st.booleans(), min_size=len(known), max_size=len(known)))
+    given_ = np.zeros(length, bool)
+    given_[known] = was_given
+    tokens = np.array(draw(st.lists(st.integers(0, 3), min_size=length, max_size=length)))
+    masks = length - int(given_.sum())
+    return draw(predictions(length)), BlockState(
+        masked, draw(st.integers(0, 9)), masks, tokens, given_
     )
-    masks = draw(st.integers(sum(masked), length))
-    return prediction, BlockState(np.array(masked), draw(st.integers(0, 9)), masks)
 
 
-CONFIGS = st.builds(
-    SamplerConfig,
-    name=st.sampled_from(sorted(samplers.SAMPLERS)),
-    steps=st.none() | st.integers(1, 9),
-    threshold=st.none() | st.sampled_from([0.25, 0.5, 0.9, 1.0]),
-    defer_ids=st.sampled_from([(), (0,), (1, 2)]),
-) | st.builds(
-    SamplerConfig,
-    name=st.sampled_from(["low_confidence", "random"]),
-    factor=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-)
+def step(sampler, said, block):
+    """Return what a sampler does in one step: the positions it commits and those it reopens."""
+    said = sampler.adjust(said, block)
+    chosen = sampler.select(said, block)
+    return chosen, sampler.reopen(said, block, chosen)
 
 
-def _is_free(config):
-    """Return whether no schedule bounds what a forward commits."""
-    parallel = config.factor is not None or config.threshold is not None
-    return parallel and config.name in ("low_confidence", "random")
-
-
-def scheduled(config, block):
-    """Return how many positions the schedule wants at this step."""
-    length = len(block.masked)
-    total = block.masks if config.name in ("low_confidence", "random") else length
-    return quota(total, config.steps or length, block.step)
-
-
-@given(CONFIGS, situations())
+@given(configs(samplers.SAMPLERS), situations())
 def test_a_choice_is_masked_and_comes_when_it_must(config, situation):
-    prediction, block = situation
-    chosen = samplers.build(config).select(prediction, block)
+    said, block = situation
+    sampler = samplers.build(config)
+    idle = sampler.idle(block)
+    chosen, _ = step(sampler, said, block)
     assert chosen.dtype == bool
+    assert chosen.shape == block.masked.shape
     assert not (chosen & ~block.masked).any()
-    if _is_free(config) or scheduled(config, block) > 0:
+    if idle:
+        assert not chosen.any()
+    elif config.name not in MAY_PAUSE and not exhausted(sampler, block):
         assert chosen.any()
 
 
-@given(CONFIGS, situations())
+def exhausted(sampler, block):
+    """Return whether SDAR's schedule, which counts the block's positions, wants none."""
+    count = getattr(sampler, "count", None)
+    return count is not None and count(block) == 0
+
+
+@given(configs(["wino", "remdm"]), situations())
+def test_what_was_given_or_just_committed_is_not_reopened(config, situation):
+    said, block = situation
+    chosen, reopened = step(samplers.build(config), said, block)
+    assert not (reopened & (block.given | chosen | block.masked)).any()
+
+
+@given(configs([n for n in DENOISING if not samplers.find(n).revises]), situations())
+def test_only_samplers_that_say_so_reopen_positions(config, situation):
+    assert not step(samplers.build(config), *situation)[1].any()
+
+
+@given(configs(samplers.SAMPLERS), situations())
 def test_a_choice_leaves_what_it_was_given_alone(config, situation):
-    prediction, block = situation
-    before = [prediction.tokens.copy(), prediction.confidence.copy(), block.masked.copy()]
-    samplers.build(config).select(prediction, block)
-    after = [prediction.tokens, prediction.confidence, block.masked]
+    said, block = situation
+    before = [part.copy() for part in (said.tokens, said.confidence, said.noise, block.masked)]
+    before += [block.tokens.copy(), said.candidates.logits.copy()]
+    step(samplers.build(config), said, block)
+    after = [said.tokens, said.confidence, said.noise, block.masked, block.tokens]
+    after += [said.candidates.logits]
     for was, now in zip(before, after, strict=True):
         np.testing.assert_array_equal(was, now)
 
 
-@given(CONFIGS, st.integers(1, 9), st.data())
-def test_every_block_is_full_after_its_steps(config, length, data):
+@given(configs(), st.integers(1, 9), st.data())
+def test_a_block_ends(config, length, data):
     masked = data.draw(st.lists(st.booleans(), min_size=length, max_size=length).filter(any))
-    masked, sampler, step = np.array(masked), samplers.build(config), 0
-    masks = int(masked.sum())
-    # Thresholds and factors ignore the schedule, but fix one position a forward at least.
-    limit = masks if _is_free(config) else config.steps or length
-    while masked.any():
-        assert step < limit
-        numbers = st.lists(st.integers(0, 8), min_size=length, max_size=length)
-        prediction = Prediction(
-            tokens=np.array(data.draw(numbers)),
-            confidence=np.array(data.draw(numbers)) / 8,
-            noise=np.array(data.draw(numbers)) / 8,
-        )
-        masked = masked & ~sampler.select(prediction, BlockState(masked, step, masks))
-        step += 1
+    sampler = samplers.build(config)
+    history = blocks.denoise(sampler, masked, lambda _: data.draw(predictions(length)))
+    limited = config.steps is not None and sampler.limited
+    assert len(history) <= (config.steps if limited else length)
+    committed = {position for positions in history for position in positions}
+    assert committed == set(np.flatnonzero(masked).tolist())
+    if not sampler.revises:
+        assert sum(map(len, history)) == len(committed)  # each of them once
 
 
-@given(st.integers(0, 50), st.integers(1, 60))
-def test_quotas_sum_to_the_total_and_fall(total, steps):
-    counts = [quota(total, steps, step) for step in range(steps)]
-    assert sum(counts) == total
-    assert counts == sorted(counts, reverse=True)
-    assert max(counts) - min(counts) <= 1
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+@pytest.mark.parametrize("unheeded", ["threshold", "factor"])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_options_that_are_not_heeded_do_not_matter(name, unheeded, data):
+    kind = samplers.find(name)
+    config = data.draw(configs([name]))
+    others = {key: data.draw(VALUES[key]) for key in VALUES.keys() - kind.heeds}
+    others.pop("factor" if unheeded == "threshold" else "threshold", None)
+    if name not in BOTH and (config.threshold or config.factor is not None):
+        others.pop(unheeded, None)
+    crowded = replace(config, **others)
+    said, block = data.draw(situations())
+    one, other = samplers.build(config), samplers.build(crowded)
+    assert kind.asks_for(config) == kind.asks_for(crowded)
+    assert one.idle(block) == other.idle(block)
+    for was, now in zip(step(one, said, block), step(other, said, block), strict=True):
+        np.testing.assert_array_equal(was, now)
 
 
-def test_quota_by_hand():
-    assert [quota(24, 7, step) for step in range(7)] == [4, 4, 4, 3, 3, 3, 3]
-    assert [quota(2, 4, step) for step in range(4)] == [1, 1, 0, 0]
-    assert quota(8, 2, 2) == 8  # past the schedule: whatever is left
+BY_RANK: dict[str, dict[str, Any]] = {
+    "low_confidence": {"steps": 2},
+    "random": {"steps": 2},
+    "maskgit_plus": {"steps": 2, "schedule": "uniform"},
+    "topk_margin": {"steps": 2, "schedule": "uniform"},
+    "entropy": {"steps": 2, "schedule": "uniform"},
+    "confidence_threshold": {"steps": 2, "threshold": 0.1},
+    "low_confidence_static": {"steps": 3},
+    "low_confidence_dynamic": {"steps": 3, "threshold": 1.0},
+    "sequential": {"steps": 3},
+    "klass": {"steps": 2},
+    "fixed": {"most": 2, "threshold": 0.1},
+    "cumulative_error": {"threshold": 0.15},
+    "confidence_threshold_ref": {"threshold": 0.1, "most": 2, "factor": 3.0},
+    "confidence_threshold_bound": {"threshold": 0.1, "most": 2},
+}
+
+
+@pytest.mark.parametrize("name", BY_RANK)
+def test_among_equals_the_lowest_positions_are_taken(name):
+    even = np.full((6, 2), 0.0)
+    said = replace(
+        blocks.greedy(even),
+        margin=np.full(6, 0.25),
+        entropy=np.full(6, 0.5),
+        noise=np.full(6, 0.5),
+    )
+    block = blocks.state([0, 1, 0, 1, 1, 1])
+    assert blocks.select(blocks.build(name, **BY_RANK[name]), said, block) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "name", ["low_confidence", "hierarchy", "wino", "credit", "linear_speculation"]
+)
+def test_where_nothing_is_sure_the_first_of_the_best_is_taken(name):
+    logits = np.zeros((5, 3))
+    block = blocks.state([0, 1, 0, 1, 1])
+    options = {"threshold": 0.99}
+    if name == "hierarchy":
+        options["low_threshold"] = 0.98
+    assert blocks.select(blocks.build(name, **options), blocks.greedy(logits), block) == [1]
+
+
+def test_the_entropy_bound_takes_the_first_of_equals():
+    said = blocks.prediction([0.5] * 4, entropy=[0.7] * 4)
+    block = blocks.state([0, 1, 1, 1])
+    assert blocks.select(blocks.build("entropy_bounded", gamma=0.1), said, block) == [1]
+
+
+@pytest.mark.parametrize("name", DENOISING)
+def test_a_part_that_is_missing_is_named(name):
+    kind = samplers.find(name)
+    config = SamplerConfig(name=name)
+    if "alg_temp" in kind.heeds:
+        config = replace(config, alg_temp=1.0)
+    if "uncounted_ids" in kind.heeds:
+        config = replace(config, uncounted_ids=(1,))
+    words = {"margin": "margins", "entropy": "entropies", "shadow": "shadow"}
+    missing = kind.asks_for(config)
+    bare, block = blocks.prediction([0.5, 0.6]), blocks.state([1, 1])
+    if not missing:
+        step(kind(config), bare, block)
+        return
+    with pytest.raises(ValueError, match="|".join(words.get(part, part) for part in missing)):
+        step(kind(config), bare, block)
+
+
+@pytest.mark.parametrize("name", ["wino", "remdm"])
+def test_what_was_given_must_be_known_where_positions_are_reopened(name):
+    said = replace(blocks.greedy(np.eye(2)), noise=np.zeros(2), shadow=blocks.candidates(np.eye(2)))
+    block = replace(blocks.state([1, 1]), given=None)
+    with pytest.raises(ValueError, match="given"):
+        step(blocks.build(name), said, block)
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_the_table_and_the_classes_agree(name):
+    kind = samplers.find(name)
+    options = {field.name for field in fields(SamplerConfig)}
+    assert type(blocks.build(name)) is kind
+    assert kind.__name__ == samplers.SAMPLERS[name][1]
+    assert kind.heeds <= options
+    assert kind.defaults.keys() <= kind.heeds
+    assert kind.source
+    assert (kind.__doc__ or "").startswith("Commit") or name == "linear_speculation"
+    blocks.build(name, **kind.defaults)  # legal values
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_defaults_are_what_is_used(name):
+    kind = samplers.find(name)
+    for option, default in kind.defaults.items():
+        assert blocks.build(name).option(option) == default
+    sampler = blocks.build(name, **{option: 0.5 for option in kind.defaults if option != "most"})
+    assert all(sampler.option(option) == 0.5 for option in kind.defaults if option != "most")
 
 
 def test_best_takes_the_lowest_position_at_ties():
@@ -113,21 +286,23 @@ def test_best_takes_the_lowest_position_at_ties():
 
 @given(situations(), st.integers(0, 12))
 def test_best_is_a_stable_sort(situation, count):
-    prediction, block = situation
+    said, block = situation
     order = [int(i) for i in np.flatnonzero(block.masked)]
-    order.sort(key=lambda i: -prediction.confidence[i])  # list.sort is stable
+    order.sort(key=lambda i: -said.confidence[i])  # list.sort is stable
+    assert ranked(said.confidence, block.masked).tolist() == order
     expected = sorted(order[:count])
-    assert np.flatnonzero(best(prediction.confidence, block.masked, count)).tolist() == expected
+    found = best(said.confidence, block.masked, count)
+    assert np.flatnonzero(found).tolist() == expected
+    np.testing.assert_array_equal(marked(block.masked, np.array(order[:count], np.int64)), found)
 
 
 def test_the_base_class_chooses_nothing():
-    block = BlockState(np.ones(1, bool), 0, 1)
     with pytest.raises(NotImplementedError):
-        Sampler(SamplerConfig()).select(Prediction(np.zeros(1, np.int64), np.ones(1)), block)
+        Sampler(SamplerConfig()).select(Prediction(np.zeros(1, int), np.ones(1)), blocks.state([1]))
 
 
-def test_every_sampler_of_the_table_can_be_built():
-    for name in samplers.SAMPLERS:
-        sampler = samplers.build(SamplerConfig(name=name))
-        assert isinstance(sampler, Sampler)
-        assert type(sampler).__name__ == samplers.SAMPLERS[name][1]
+def test_a_block_begins_where_its_steps_do_not_go_on():
+    sampler = blocks.build("klass")
+    steps = [0, 1, 4, 0, 0, 1, 1, 2, 1]  # the first step of a block may be decided elsewhere
+    found = [sampler.begins(blocks.state([1], step)) for step in steps]
+    assert found == [True, False, False, True, True, False, True, False, True]

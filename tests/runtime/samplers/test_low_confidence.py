@@ -1,4 +1,6 @@
+import blocks
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +83,44 @@ def test_a_deferred_token_never_precedes_another(confidence, data):
     chosen = select(confidence, tokens=tokens, defer_ids=(2,), steps=steps)
     if any(tokens[i] == 2 for i in chosen):
         assert all(i in chosen for i, token in enumerate(tokens) if token != 2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@given(st.integers(0, 10_000), st.sets(st.integers(0, 6), max_size=4))
+def test_ids_that_do_not_count_are_left_out_of_the_distribution(temperature, seed, ids):
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(5, 7)) * 2
+    said = blocks.greedy(logits)
+    tokens = random.integers(0, 7, 5) if temperature else said.tokens
+    p = blocks.softmax(logits)[np.arange(5), tokens]
+    said = Prediction(tokens, p, candidates=said.candidates)
+    sampler = blocks.build("low_confidence", uncounted_ids=tuple(ids), temperature=temperature)
+    counted = logits.copy()
+    counted[:, sorted(ids)] = -np.inf
+    expected = blocks.softmax(counted)[np.arange(5), tokens]
+    found = sampler.adjust(said, blocks.state([1] * 5))
+    np.testing.assert_allclose(found.confidence, expected, rtol=1e-9)
+    assert found.tokens.tolist() == tokens.tolist()
+
+
+def test_candidates_are_asked_for_only_where_ids_do_not_count():
+    assert LowConfidence.asks_for(SamplerConfig()) == frozenset()
+    assert LowConfidence.asks_for(SamplerConfig(uncounted_ids=(3,))) == {"candidates"}
+
+
+def test_a_schedule_may_be_that_of_the_reverse_process():
+    confidence = [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert select(confidence, steps=2, schedule="linear") == [3, 4]
+    rest = [1, 1, 1, 0, 0]
+    assert select(confidence, rest, step=1, masks=5, steps=2, schedule="linear") == [0, 1, 2]
+    # Past the end of what was not rounded away, all that is left.
+    assert select(confidence, rest, step=4, masks=5, steps=8, schedule="cosine") != []
+
+
+def test_more_steps_than_masks_leave_out_the_steps_that_commit_nothing():
+    said = blocks.prediction([0.1, 0.2, 0.3])
+    sampler = blocks.build("low_confidence", steps=8, schedule="dream")
+    assert blocks.denoise(sampler, [1, 1, 1], lambda _: said) == [[2], [0, 1]]
+    assert sampler.idle(blocks.state([1, 1], 0))
+    assert not blocks.build("low_confidence", threshold=0.9).idle(blocks.state([1, 1], 0))
+    assert not blocks.build("low_confidence", factor=1.0).idle(blocks.state([1, 1], 7))
