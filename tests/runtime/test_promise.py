@@ -7,6 +7,7 @@ same on every run.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import oracle
 import pytest
@@ -23,7 +24,7 @@ from dlmc_runtime.samplers.config import SamplerConfig
 
 MASK, EOS = 63, 60
 # Of each kind of family one: how its sequences fall into blocks, and what its logits predict.
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "full": {"regime": "full"},  # LLaDA, A2D
     "full_shift": {"regime": "full", "shift": 1},  # Dream, CoDA
     "full_guided": {"regime": "full", "guided": True},
@@ -111,7 +112,7 @@ def asked(draw, kind, names=None):
     }
 
 
-_MADE = {}
+_MADE: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -151,9 +152,9 @@ def run(engine, requests):
 def profiles(regime, batch, block, cache, prefill):
     """Return the profiles of an engine; ``block`` positions to denoise, all with head rows."""
     if regime == "full":
-        shapes = ((block, 0), (block, block), (8, block))
+        shapes = [(block, 0), (block, block), (8, block)]
     else:
-        shapes = ((min(block, 8), cache), (prefill, cache))
+        shapes = [(min(block, 8), cache), (prefill, cache)]
     return tuple(
         Profile(batch=batch, block=t, cache=c, rows=min(t, 16)) for t, c in dict.fromkeys(shapes)
     )

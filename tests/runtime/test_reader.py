@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.events import Committed, Finished
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Request, Row
@@ -11,6 +12,7 @@ from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import StopRule
 
 EOS = 60
+NOTHING = Outputs(*[np.zeros(0)] * 8)
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +31,7 @@ def read(manifest, codec):
             np.linspace(0.9, 0.1, len(tokens)) if confidence is None else np.array(confidence),
         )
         while not row.finished:
-            row.done(row.task(99), prediction, None)
+            row.done(row.task(99), prediction, NOTHING)
             events.append(list(reader.advance(0.25)))
         assert list(reader.advance(0.5)) == []  # nothing follows a result
         return events

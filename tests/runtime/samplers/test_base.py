@@ -299,10 +299,3 @@ def test_best_is_a_stable_sort(situation, count):
 def test_the_base_class_chooses_nothing():
     with pytest.raises(NotImplementedError):
         Sampler(SamplerConfig()).select(Prediction(np.zeros(1, int), np.ones(1)), blocks.state([1]))
-
-
-def test_a_block_begins_where_its_steps_do_not_go_on():
-    sampler = blocks.build("klass")
-    steps = [0, 1, 4, 0, 0, 1, 1, 2, 1]  # the first step of a block may be decided elsewhere
-    found = [sampler.begins(blocks.state([1], step)) for step in steps]
-    assert found == [True, False, False, True, True, False, True, False, True]
