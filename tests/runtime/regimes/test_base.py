@@ -1,3 +1,5 @@
+from typing import Any, cast
+
 import pytest
 
 from dlmc_runtime import regimes
@@ -35,14 +37,14 @@ def test_model_and_sampler_choose(manifest, regime, sampler, holes, changes, kin
 
 def test_the_base_class_does_nothing_by_itself(manifest):
     row = Row(Request((1,), 4, SamplerConfig()), manifest("full"))
-    one = Regime(row)
+    one, nothing = Regime(row), cast("Any", None)
     for ask in (
         lambda: one.cache_needed,
         lambda: one.block_needed,
         lambda: one.head_needed,
         one.begin,
         lambda: one.task(1),
-        lambda: one.done(row.task(1), None, None),
+        lambda: one.done(row.task(1), nothing, nothing),
     ):
         with pytest.raises(NotImplementedError):
             ask()

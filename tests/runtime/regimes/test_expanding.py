@@ -101,6 +101,6 @@ def test_an_order_ranks_the_positions(row):
     prediction = Prediction(np.array([10, 11]), np.array([0.9, 0.2]), entropy=np.array([2.0, 0.1]))
     zeros = np.zeros(2, np.float32)
     ids = np.array([[10], [11]])
-    said = Outputs(ids, np.zeros((2, 1)), zeros, zeros, zeros, zeros, ids[:, 0], zeros)
+    said = Outputs(ids, zeros[:, None], zeros, zeros, zeros, zeros, ids[:, 0], zeros)
     one.done(task, prediction, said)
     assert one.canvas.tolist() == [1, MASK, 11, 2]

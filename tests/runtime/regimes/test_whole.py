@@ -132,11 +132,12 @@ def test_rows_at_different_lengths_refresh_together_and_alone(manifest, scripted
     config = SamplerConfig(block_length=4, steps=2, cache="dual")
     rows = [Row(Request(tuple(range(n)), 8, config), made) for n in (3, 6)]
     fast = Row(Request((1, 2), 4, replace(config, cache="none")), made)
-    batch = decode.Batch(scripted(made, SCRIPT), rows)
+    engine = scripted(made, SCRIPT)
+    batch = decode.Batch(engine, rows)
     decode.step(batch)
     assert [row.forwards for row in rows] == [1, 1]
     decode.step(batch)
-    profile, stores, _ = batch.engine.calls[-1]
+    profile, stores, _ = engine.calls[-1]
     assert profile.block == 16  # a block each, not the whole canvas
     assert not stores
     mixed = decode.Batch(scripted(made, SCRIPT), [rows[0], fast])

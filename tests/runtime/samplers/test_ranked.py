@@ -1,3 +1,5 @@
+from typing import Any
+
 import blocks
 import numpy as np
 import pytest
@@ -14,10 +16,10 @@ def test_the_first_rank_is_bound_by_nothing():
 
 
 def test_a_factor_commits_the_longest_prefix():
-    # Bounds for 1.0 are -inf, 2/3, 3/4: the third position fails, whatever comes after it.
+    # 0.9 is bound by nothing and 0.74 by 2/3, but 0.7 by 3/4: it fails.
     said = blocks.prediction([0.7, 0.9, 0.74, 0.99])
     sampler = blocks.build("low_confidence", factor=1.0)
-    assert blocks.select(sampler, said, blocks.state([1, 1, 1, 0])) == [1]
+    assert blocks.select(sampler, said, blocks.state([1, 1, 1, 0])) == [1, 2]
     assert blocks.select(sampler, blocks.prediction([0.7, 0.9]), blocks.state([1, 1])) == [0, 1]
 
 
@@ -32,7 +34,7 @@ def test_the_last_rank_must_pass_as_well():
     ("schedule", "expected"), [("uniform", 2), ("linear", 2), ("dream", 1), (None, 2)]
 )
 def test_a_schedule_can_be_chosen(schedule, expected):
-    sampler = blocks.build("low_confidence", steps=3, schedule=schedule)
+    sampler: Any = blocks.build("low_confidence", steps=3, schedule=schedule)
     assert sampler.count(blocks.state([1] * 5)) == expected
 
 
