@@ -284,6 +284,14 @@ def test_best_takes_the_lowest_position_at_ties():
     assert best(scores, np.array([0, 0, 1, 0, 1], bool), 1).nonzero()[0].tolist() == [2]
 
 
+def test_many_equals_keep_their_order():
+    scores, masked = np.tile([0.5, 0.25], 50), np.arange(100) % 3 > 0
+    high = [i for i in range(100) if masked[i] and i % 2 == 0]
+    assert np.flatnonzero(best(scores, masked, 9)).tolist() == high[:9]
+    low = [i for i in range(100) if masked[i] and i % 2]
+    assert ranked(scores, masked).tolist() == high + low
+
+
 @given(situations(), st.integers(0, 12))
 def test_best_is_a_stable_sort(situation, count):
     said, block = situation
