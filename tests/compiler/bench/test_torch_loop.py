@@ -114,13 +114,26 @@ def test_filters_cut_the_distribution(loops, tiny):
     [
         ("tiny-llada", SamplerConfig(name="random"), "no torch loop for the sampler random"),
         ("tiny-llada", SamplerConfig(factor=1.0), "knows no factor"),
-        ("tiny-llada", SamplerConfig(top_k=4), "no top-k"),
+        ("tiny-llada", SamplerConfig(top_k=4), "knows no top_k"),
+        ("tiny-llada", SamplerConfig(schedule="linear"), "knows no schedule"),
+        ("tiny-llada", SamplerConfig(guidance=1.0), "knows no guidance"),
+        (
+            "tiny-sdar",
+            SamplerConfig(name="sequential", cache="dual", sub_block_length=2),
+            "the cache dual of the regime block",
+        ),
         ("tiny-sdar", SamplerConfig(name="low_confidence"), "low_confidence of the regime block"),
     ],
 )
 def test_what_the_references_do_not_do_is_refused(name, sampler, words, loops):
     with pytest.raises(UsageError, match=words):
         check(loops[name].manifest, sampler)
+
+
+def test_shifted_logits_have_no_loop(loops):
+    manifest = loops["tiny-llada"].manifest.model_copy(update={"shift": 1})
+    with pytest.raises(UsageError, match="shifted by one"):
+        check(manifest, SamplerConfig())
 
 
 def test_a_regime_without_a_loop(loops):
