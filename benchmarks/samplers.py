@@ -90,7 +90,7 @@ def settings(generator: Generator) -> Iterator[Setting]:
     """Yield every setting of every sampler that goes with the generator's model."""
     attention = generator.manifest.attention
     whole = attention.regime == "full"
-    length = int(generator.manifest.sampler.parameters.get("block_length", attention.block_length))
+    length = generator.sampler.block_length or attention.block_length
     paces: tuple[Options, ...] = tuple({"steps": length // n} for n in (2, 1, 4))
     for name in legal.samplers_of(attention.regime):
         own = SETTINGS.get(name, paces)
