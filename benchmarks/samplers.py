@@ -10,6 +10,7 @@ well founded, not what a large one answers.
 """
 
 import random
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -140,7 +141,9 @@ def rows_of(
     with Generator.load(root, TARGET) as generator:
         for setting in settings(generator):
             if setting.config.name in only or not only:
-                yield (checkpoint, *measure(generator, setting, drawn, seed))
+                found = measure(generator, setting, drawn, seed)
+                print(checkpoint, *found[:3], f"{found[6]:.1f} %", file=sys.stderr)
+                yield (checkpoint, *found)
 
 
 def main() -> None:
