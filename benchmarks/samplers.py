@@ -10,6 +10,7 @@ well founded, not what a large one answers.
 """
 
 import random
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -90,7 +91,7 @@ def settings(generator: Generator) -> Iterator[Setting]:
     """Yield every setting of every sampler that goes with the generator's model."""
     attention = generator.manifest.attention
     whole = attention.regime == "full"
-    length = int(generator.manifest.sampler.parameters.get("block_length", attention.block_length))
+    length = generator.sampler.block_length or attention.block_length
     paces: tuple[Options, ...] = tuple({"steps": length // n} for n in (2, 1, 4))
     for name in legal.samplers_of(attention.regime):
         own = SETTINGS.get(name, paces)
@@ -140,7 +141,9 @@ def rows_of(
     with Generator.load(root, TARGET) as generator:
         for setting in settings(generator):
             if setting.config.name in only or not only:
-                yield (checkpoint, *measure(generator, setting, drawn, seed))
+                found = measure(generator, setting, drawn, seed)
+                print(checkpoint, *found[:3], f"{found[6]:.1f} %", file=sys.stderr)
+                yield (checkpoint, *found)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dlmc.bench import isolated
-from dlmc.bench.generation import EngineContestant, race
+from dlmc.bench.generation import Contestant, EngineContestant, race
 from dlmc.bench.isolated import Probe
 from dlmc.bench.timing import TimingEngine
 from dlmc.bench.torch_loop import TorchContestant, TorchLoop
@@ -28,7 +28,10 @@ def cached(cached_bundle):
 @pytest.mark.parametrize("pace", PACES, ids=str)
 def test_tokens_and_forwards_are_those_of_the_runtime(cache, pace, cached, loop):
     sampler = SamplerConfig(block_length=16, cache=cache).updated(**pace)
-    contestants = [EngineContestant("engine", cached), TorchContestant("torch", loop)]
+    contestants: list[Contestant] = [
+        EngineContestant("engine", cached),
+        TorchContestant("torch", loop),
+    ]
     for question in QUESTIONS:
         prompt = cached.text.chat([{"role": "user", "content": question}])
         request = cached.request(prompt, sampler=sampler, max_new_tokens=48, ignore_eos=True)
