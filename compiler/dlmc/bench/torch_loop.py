@@ -50,6 +50,12 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
     Raises:
         UsageError: the message says what differs.
     """
+    other = [name for name, differs in _others(manifest, sampler).items() if differs]
+    if other:
+        raise UsageError(
+            f"there is no torch loop for {manifest.family} with {', '.join(other)}",
+            "leave out --compare",
+        )
     regime = manifest.attention.regime
     known = _SAMPLERS.get(regime, ())
     if sampler.name not in known:
@@ -63,6 +69,24 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
             "the torch loop knows no factor, no deferred ids and, for LLaDA, no top-k or top-p",
             "compare with --steps or --threshold",
         )
+
+
+def _others(manifest: Manifest, sampler: SamplerConfig) -> dict[str, bool]:
+    """Return, by name, whether a model or a row does what the loops leave out."""
+    attention, inputs = manifest.attention, {spec.name for spec in manifest.inputs}
+    return {
+        "a sliding window": attention.sliding_window is not None,
+        "an adapter": "adapter" in inputs,
+        "shifted logits": manifest.shift != 0,
+        "blocks seeded by the one before": attention.seeded,
+        "blocks counted from the answer": attention.aligned_to == "answer",
+        "a last block that is cut": attention.last_block == "cut" and attention.regime != "full",
+        "an approximate cache": sampler.cache not in (None, "none"),
+        "sub-blocks": sampler.sub_block_length is not None,
+        "guidance": sampler.guidance != 0,
+        "a schedule": sampler.schedule not in (None, "uniform"),
+        "uncounted ids": bool(sampler.uncounted_ids),
+    }
 
 
 class TorchLoop:
