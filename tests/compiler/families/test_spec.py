@@ -65,13 +65,8 @@ def test_attention_is_what_is_stated(regime: Regime):
 
 
 def test_whole_sequences_have_no_seeds_and_no_sub_blocks():
-    parameters = {"threshold": 0.9, "sub_block_length": 2}
-    spec = replace(
-        SPEC,
-        seeded=True,
-        aligned_to="answer",
-        sampler=SamplerSpec(name="maskgit_plus", parameters=parameters),
-    )
+    sampler = SamplerSpec(name="maskgit_plus", parameters={"threshold": 0.9, "sub_block_length": 2})
+    spec = replace(SPEC, seeded=True, aligned_to="answer", sampler=sampler)
     full = Overrides(regime="full").apply(spec)
     assert (full.seeded, full.aligned_to) == (False, "sequence")
     assert full.sampler.parameters == {"threshold": 0.9}

@@ -19,7 +19,7 @@ from dlmc.validate.reference import load_reference
 from dlmc.validate.tolerances import COMMITTED, GENERATION
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.infill import Hole
+from dlmc_runtime.infill import Hole, Part
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
 
@@ -93,7 +93,7 @@ def requests(generator: Generator) -> Iterator[Request]:
             yield generator.request(prompt, sampler=sampler, max_new_tokens=ANSWER, ignore_eos=True)
     if generator.manifest.attention.regime == "full":
         grows = generator.manifest.tokens.expand is not None
-        template = [given[0], Hole(5), given[1], Hole(3), given[0][:2]]
+        template: list[Part] = [given[0], Hole(5), given[1], Hole(3), given[0][:2]]
         yield generator.infill_request(template, max_new_tokens=20 if grows else None)
 
 
