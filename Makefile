@@ -17,7 +17,7 @@ LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test gpu-check check lint format train bench schema map samplers clean
+.PHONY: help environment demo test gpu-check check lint format train bench schema map samplers families clean
 .PHONY: $(TINY:%=demo-%) $(TINY:%=train-%)
 
 help: ## List the targets
@@ -73,7 +73,7 @@ bench: environment demo ## Run the benchmarks and write benchmarks/results/
 	        --json benchmarks/results/$$name.json; \
 	done
 
-schema map samplers: environment ## Regenerate docs/*.schema.json, or the map or table in a page of docs/
+schema map samplers families: environment ## Regenerate docs/*.schema.json, or the map or tables in a page of docs/
 	$(BIN)/python docs/generate.py $@
 
 clean: ## Remove the environment, caches and whatever was built

@@ -38,6 +38,11 @@ def test_the_table_of_samplers_is_current(generate):
     assert page == generate.with_samplers(page), "run `make samplers`"
 
 
+def test_the_tables_of_families_are_current(generate):
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    assert page == generate.with_families(page), "run `make families`"
+
+
 def test_every_source_file_says_what_it_is(generate):
     silent = [path for path in generate.sources() if not generate.summary(path)]
     assert not [path for path in silent if path.read_text(encoding="utf-8").strip()]

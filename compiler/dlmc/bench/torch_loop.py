@@ -55,13 +55,17 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
     Raises:
         UsageError: the message says what differs.
     """
+    other = [name for name, differs in _others(manifest).items() if differs]
+    if other:
+        raise UsageError(
+            f"there is no torch loop for {manifest.family} with {', '.join(other)}",
+            "leave out --compare",
+        )
     regime = manifest.attention.regime
     known = _SAMPLERS.get(regime, ())
-    if sampler.name not in known or manifest.shift:
-        known = () if manifest.shift else known
+    if sampler.name not in known:
         raise UsageError(
-            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}"
-            + (", shifted by one" if manifest.shift else ""),
+            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}",
             f"choose one of {', '.join(known)}" if known else "leave out --compare",
         )
     if sampler.cache not in _CACHES[regime]:
@@ -76,6 +80,19 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
             f"the torch loop of the regime {regime} knows no {field.name}",
             "compare with --steps or --threshold",
         )
+
+
+def _others(manifest: Manifest) -> dict[str, bool]:
+    """Return, by name, whether a model does what the loops leave out."""
+    attention, inputs = manifest.attention, {spec.name for spec in manifest.inputs}
+    return {
+        "a sliding window": attention.sliding_window is not None,
+        "an adapter": "adapter" in inputs,
+        "shifted logits": manifest.shift != 0,
+        "blocks seeded by the one before": attention.seeded,
+        "blocks counted from the answer": attention.aligned_to == "answer",
+        "a last block that is cut": attention.last_block == "cut" and attention.regime != "full",
+    }
 
 
 class TorchLoop:

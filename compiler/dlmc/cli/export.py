@@ -28,6 +28,9 @@ def command(
     block_length: Annotated[
         int | None, typer.Option(help="Positions that are denoised together.")
     ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="Who sees whom: full, block or context.")
+    ] = None,
     shift: Annotated[
         int | None, typer.Option(help="1 if logit i predicts token i + 1, else 0.")
     ] = None,
@@ -84,6 +87,7 @@ def command(
         family=family,
         mask_id=mask_id,
         block_length=block_length,
+        attention=attention,
         shift=shift,
         candidates=candidates,
         variant=_variant(emit_logits=emit_logits, guided=guided),

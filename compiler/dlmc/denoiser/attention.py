@@ -14,15 +14,14 @@ KeyValue = tuple[Tensor, Tensor]
 class Adapter(nn.Module):
     """A low-rank addition to a linear map (LoRA, arXiv 2106.09685), switched row by row."""
 
-    def __init__(self, inputs: int, outputs: int, rank: int, scale: float) -> None:
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
         self.a = nn.Linear(inputs, rank, bias=False)
         self.b = nn.Linear(rank, outputs, bias=False)
-        self.scale = scale
 
-    def forward(self, x: Tensor, switch: Tensor) -> Tensor:
-        """Map [B,T,inputs] to [B,T,outputs], times ``switch`` [B], 0 or 1."""
-        added: Tensor = self.b(self.a(x)) * (switch * self.scale)[:, None, None].to(x.dtype)
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        """Map [B,T,inputs] to [B,T,outputs], times ``scale`` [B,1,1]."""
+        added: Tensor = self.b(self.a(x)) * scale.to(x.dtype)
         return added
 
 
@@ -40,9 +39,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, key_value, bias=bias)
         self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
         if config.adapter_rank:
-            self.o_adapter = Adapter(
-                query, config.hidden_size, config.adapter_rank, config.adapter_scale
-            )
+            self.o_adapter = Adapter(query, config.hidden_size, config.adapter_rank)
         norm = config.head_dim if config.qk_norm else 0
         self.q_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
         self.k_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
@@ -68,7 +65,7 @@ class Attention(nn.Module):
             attention_mask: bool [B,1,T,C+T], true = may attend; every row sees at least one key.
             past: context keys (after RoPE) and values, each [B,H_kv,C,D]; C may be 0.
             query_rope: what to rotate queries with instead of ``rope``.
-            adapter: float32 [B], 1 for rows that the adapter adds to, 0 for others.
+            adapter: float32 [B,1,1], what the adapter's part of a row is multiplied with.
 
         Returns:
             The output [B,T,hidden] and the block's own keys and values [B,H_kv,T,D].

@@ -93,6 +93,8 @@ class Denoiser(nn.Module):
         if self.config.encoder is not None:
             x, local_rope = self.embed_norm(x), self.local_rope(position_ids)
         query_rope = self.query_turn(position_ids, rope) if self.query_turn else None
+        # Here and not in a layer: layers are repeated, and hand on nothing but hidden states.
+        added = None if adapter is None else (adapter * self.config.adapter_scale)[:, None, None]
         present = []
         for index, (layer, layer_past) in enumerate(zip(self.layers, past, strict=True)):
             local = self.config.sees_window(index)
@@ -102,7 +104,7 @@ class Denoiser(nn.Module):
                 sliding_attention_mask if local else attention_mask,
                 layer_past,
                 query_rope,
-                adapter,
+                added,
             )
             present.append(own)
         return self.norm(x), present

@@ -17,6 +17,8 @@ class ExportOptions:
         family: name of the family, where the checkpoint does not tell.
         mask_id: id of the mask token.
         block_length: positions denoised together.
+        attention: who sees whom, ``full``, ``block`` or ``context``, where a checkpoint was trained
+            otherwise than its family.
         shift: 1 where logit i predicts token i + 1, else 0.
         candidates: best tokens (K) that the graph hands out for each row.
         variant: ``guided`` lets pairs of rows be combined (classifier-free guidance), ``logits``
@@ -35,6 +37,7 @@ class ExportOptions:
     family: str | None = None
     mask_id: int | None = None
     block_length: int | None = None
+    attention: str | None = None
     shift: int | None = None
     candidates: int | None = None
     variant: HeadVariant = "plain"

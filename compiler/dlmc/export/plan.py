@@ -101,6 +101,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
     family = _family(options, recipe, checkpoint.config)
     overrides = _overrides(options, recipe, _mask_id(options, family, checkpoint))
     spec = family.read(checkpoint.config, checkpoint.generation_config, overrides)
+    _check_attention(options, recipe, spec)
     adapter = _adapter(options, checkpoint, resolved)
     if adapter is not None:
         spec = adapter.applied(family, spec)
@@ -159,6 +160,18 @@ def _family(options: ExportOptions, recipe: Recipe | None, config: Mapping[str, 
     return family
 
 
+def _check_attention(options: ExportOptions, recipe: Recipe | None, spec: FamilySpec) -> None:
+    """Refuse shapes of a recipe that are for another attention than the one that is stated."""
+    if recipe is None or options.attention is None:
+        return
+    cached = all(profile.cache for profile in recipe.profiles)
+    if cached == (spec.regime == "full"):
+        raise UsageError(
+            f"recipe {recipe.name} has no shapes for the attention {spec.regime}",
+            "leave out --recipe or --attention",
+        )
+
+
 def _mask_id(options: ExportOptions, family: Family, checkpoint: Checkpoint) -> int | None:
     """Return the mask id as stated, or as the tokenizer knows it where no configuration does."""
     config, text = checkpoint.config, family.mask_text
@@ -192,6 +205,7 @@ def _overrides(options: ExportOptions, recipe: Recipe | None, mask_id: int | Non
     return Overrides(
         mask_id=mask_id,
         block_length=options.block_length,
+        regime=options.attention,
         shift=options.shift,
         candidates=candidates,
         max_new_tokens=recipe.max_new_tokens if recipe else None,

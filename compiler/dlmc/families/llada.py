@@ -1,4 +1,4 @@
-"""LLaDA (arXiv 2502.09992), LLaDA-1.5 and iLLaDA: a Llama network with OLMo's key names.
+"""LLaDA (arXiv 2502.09992) and LLaDA-1.5: a Llama network with OLMo's key names.
 
 Bidirectional over the whole sequence, logits not shifted. Reference code: ML-GSAI/LLaDA and the
 ``modeling_llada.py`` shipped with GSAI-ML/LLaDA-8B-Instruct.

@@ -1,8 +1,8 @@
 """What a family says about a checkpoint, and what the rest of the compiler reads from it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc_runtime.errors import UsageError
@@ -36,6 +36,7 @@ class Overrides:
     shift: int | None = None
     candidates: int | None = None
     max_new_tokens: int | None = None
+    regime: str | None = None
 
     def apply(self, spec: "FamilySpec") -> "FamilySpec":
         """Return ``spec`` with what is stated here.
@@ -43,6 +44,37 @@ class Overrides:
         Raises:
             UsageError: a value does not fit the checkpoint.
         """
+        return self._attend(self._count(spec))
+
+    def _attend(self, spec: "FamilySpec") -> "FamilySpec":
+        """Return ``spec`` with the attention that is stated, without what then has no meaning."""
+        if self.regime is None:
+            return spec
+        regime = next((one for one in get_args(Regime) if one == self.regime), None)
+        if regime is None:
+            known = " or ".join(get_args(Regime))
+            raise UsageError(f"--attention {self.regime} does not fit", f"give {known}")
+        if regime == spec.regime:
+            return spec
+        if spec.sliding_window is not None:
+            raise UsageError(
+                f"--attention {regime} does not fit {spec.family}, whose layers see a window",
+                "leave it out",
+            )
+        if spec.regime == "full" and spec.block_length == spec.max_position_embeddings:
+            raise UsageError(
+                f"--attention {regime} needs blocks, {spec.family} denoises the whole answer",
+                "give --block-length",
+            )
+        if regime != "full":
+            return replace(spec, regime=regime)
+        own = spec.sampler
+        kept = {k: v for k, v in own.parameters.items() if k not in ("sub_block_length", "cache")}
+        sampler = own.model_copy(update={"parameters": kept})
+        return replace(spec, regime=regime, sampler=sampler, aligned_to="sequence", seeded=False)
+
+    def _count(self, spec: "FamilySpec") -> "FamilySpec":
+        """Return ``spec`` with the numbers that are stated."""
         limits = {
             "mask_id": (0, spec.denoiser.vocab_size - 1),
             "block_length": (1, spec.max_position_embeddings),
@@ -50,7 +82,8 @@ class Overrides:
             "candidates": (1, spec.denoiser.vocab_size),
             "max_new_tokens": (1, spec.max_position_embeddings),
         }
-        stated = {name: value for name, value in asdict(self).items() if value is not None}
+        values = {name: getattr(self, name) for name in limits}
+        stated = {name: value for name, value in values.items() if value is not None}
         for name, value in stated.items():
             low, high = limits[name]
             if not low <= value <= high:

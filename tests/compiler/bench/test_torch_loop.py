@@ -8,6 +8,7 @@ from dlmc.bench.torch_loop import TorchContestant, TorchLoop, check
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.samplers.config import SamplerConfig
 
 SAMPLERS = {
@@ -130,10 +131,39 @@ def test_what_the_references_do_not_do_is_refused(name, sampler, words, loops):
         check(loops[name].manifest, sampler)
 
 
-def test_shifted_logits_have_no_loop(loops):
-    manifest = loops["tiny-llada"].manifest.model_copy(update={"shift": 1})
-    with pytest.raises(UsageError, match="shifted by one"):
-        check(manifest, SamplerConfig())
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sliding_window": 8}, "with a sliding window"),
+        ({"seeded": True}, "with blocks seeded by the one before"),
+        ({"aligned_to": "answer"}, "with blocks counted from the answer"),
+        ({"last_block": "cut"}, "with a last block that is cut"),
+        ({"aligned_to": "answer", "seeded": True}, "before, blocks counted"),
+    ],
+)
+def test_attention_that_the_references_do_not_have_is_refused(changes, words, loops):
+    manifest = loops["tiny-sdar"].manifest
+    check(manifest, SAMPLERS["tiny-sdar"][0])
+    other = manifest.model_copy(update={"attention": manifest.attention.model_copy(update=changes)})
+    with pytest.raises(UsageError, match=f"no torch loop for sdar .*{words}"):
+        check(other, SAMPLERS["tiny-sdar"][0])
+
+
+def test_a_last_block_that_is_cut_is_what_llada_does(loops):
+    manifest = loops["tiny-llada"].manifest
+    attention = manifest.attention.model_copy(update={"last_block": "cut"})
+    check(manifest.model_copy(update={"attention": attention}), SAMPLERS["tiny-llada"][0])
+
+
+def test_a_network_that_the_references_do_not_have_is_refused(loops):
+    manifest = loops["tiny-llada"].manifest
+    switch = TensorSpec(name="adapter", dtype="float32", shape=("batch",))
+    for changes, words in (
+        ({"shift": 1}, "shifted logits"),
+        ({"inputs": (*manifest.inputs, switch)}, "an adapter"),
+    ):
+        with pytest.raises(UsageError, match=f"with {words}"):
+            check(manifest.model_copy(update=changes), SAMPLERS["tiny-llada"][0])
 
 
 def test_a_regime_without_a_loop(loops):

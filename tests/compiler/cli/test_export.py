@@ -46,7 +46,7 @@ def test_makes_a_bundle(dlmc, source, output):
 
 def test_every_flag_reaches_the_export(dlmc, source, output, asked):
     flags = "--mask-id 3 --block-length 8 --shift 1 --candidates 9 --suppress 4 --suppress 5"
-    more = "--family sdar --emit-logits --no-weights --no-tokenizer --force"
+    more = "--family sdar --attention context --emit-logits --no-weights --no-tokenizer --force"
     done = dlmc("export", source, "-o", str(output), *flags.split(), *more.split())
     assert done.status == 0
     assert asked == [
@@ -56,6 +56,7 @@ def test_every_flag_reaches_the_export(dlmc, source, output, asked):
             family="sdar",
             mask_id=3,
             block_length=8,
+            attention="context",
             shift=1,
             candidates=9,
             variant="logits",

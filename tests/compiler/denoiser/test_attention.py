@@ -83,11 +83,12 @@ def test_queries_may_turn_otherwise_than_keys():
 
 def test_an_adapter_adds_to_the_rows_that_switch_it_on():
     torch.manual_seed(0)
-    attention = Attention(replace(CONFIG, adapter_rank=3, adapter_scale=4.0))
+    attention = Attention(replace(CONFIG, adapter_rank=3))
     empty = torch.zeros(2, 2, 0, 8), torch.zeros(2, 2, 0, 8)
     x, mask = torch.randn(2, 3, 24), torch.ones(2, 1, 3, 3, dtype=torch.bool)
     off, _ = attention(x, UNTURNED, mask, empty)
-    mixed, _ = attention(x, UNTURNED, mask, empty, adapter=torch.tensor([0.0, 1.0]))
+    scale = torch.tensor([0.0, 4.0])[:, None, None]
+    mixed, _ = attention(x, UNTURNED, mask, empty, adapter=scale)
     torch.testing.assert_close(mixed[0], off[0])
     a, b = attention.o_adapter.a.weight, attention.o_adapter.b.weight
     with torch.no_grad():

@@ -8,6 +8,7 @@ import yaml
 
 from dlmc.checkpoint import ResolvedCheckpoint
 from dlmc.export import plan as module
+from dlmc.export.defaults import default_profiles
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import plan_export
 from dlmc_runtime.errors import CheckpointError, UsageError
@@ -103,6 +104,23 @@ def test_options_win(options):
 def test_refuses_what_cannot_be_meant(options, changes, words):
     with pytest.raises(UsageError, match=words):
         plan_export(replace(options, **changes))
+
+
+@pytest.mark.parametrize("attention", ["full", "block", "context"])
+def test_attention_decides_the_shapes(options, attention):
+    plan = plan_export(replace(options, attention=attention))
+    assert plan.spec.regime == attention
+    assert plan.profiles == default_profiles(plan.spec)
+    assert bool(plan.profiles[0].cache) == (attention != "full")
+
+
+def test_a_recipe_has_shapes_for_one_attention(options, recipe):
+    made = recipe()
+    assert plan_export(replace(options, recipe=made, attention="context")).recipe == "random"
+    with pytest.raises(UsageError, match="recipe random has no shapes for the attention full"):
+        plan_export(replace(options, recipe=made, attention="full"))
+    with pytest.raises(UsageError, match="--attention half does not fit"):
+        plan_export(replace(options, attention="half"))
 
 
 def test_an_existing_output_is_refused_first(options):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -45,11 +46,46 @@ def test_overrides_replace_what_they_state():
         (Overrides(shift=2), "--shift 2 does not fit: give 0 to 1"),
         (Overrides(candidates=33), "--candidates 33 does not fit"),
         (Overrides(max_new_tokens=65), "--max-new-tokens 65 does not fit"),
+        (
+            Overrides(regime="causal"),
+            "--attention causal does not fit: give full or block or context",
+        ),
     ],
 )
 def test_overrides_that_do_not_fit(overrides: Overrides, sentence: str):
     with pytest.raises(UsageError, match=sentence):
         overrides.apply(SPEC)
+
+
+@pytest.mark.parametrize("regime", get_args(Regime))
+def test_attention_is_what_is_stated(regime: Regime):
+    for before in get_args(Regime):
+        stated = Overrides(regime=regime).apply(replace(SPEC, regime=before))
+        assert stated == replace(SPEC, regime=regime)
+
+
+def test_whole_sequences_have_no_seeds_and_no_sub_blocks():
+    sampler = SamplerSpec(name="maskgit_plus", parameters={"threshold": 0.9, "sub_block_length": 2})
+    spec = replace(SPEC, seeded=True, aligned_to="answer", sampler=sampler)
+    full = Overrides(regime="full").apply(spec)
+    assert (full.seeded, full.aligned_to) == (False, "sequence")
+    assert full.sampler.parameters == {"threshold": 0.9}
+    assert Overrides(regime="block").apply(spec) == spec
+
+
+def test_blocks_need_a_length():
+    whole = replace(SPEC, regime="full", block_length=64)
+    with pytest.raises(UsageError, match=r"--attention block needs blocks.*: give --block-length"):
+        Overrides(regime="block").apply(whole)
+    stated = Overrides(regime="block", block_length=8).apply(whole)
+    assert (stated.regime, stated.block_length) == ("block", 8)
+
+
+def test_a_window_is_for_whole_sequences():
+    window = replace(SPEC, regime="full", denoiser=replace(SPEC.denoiser, sliding_window=4))
+    with pytest.raises(UsageError, match="whose layers see a window"):
+        Overrides(regime="block").apply(window)
+    assert Overrides(regime="full").apply(window) == window
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
