@@ -62,6 +62,11 @@ LLADA_300M = Shape(
     "llada/llada-8b-instruct",
     ("--layers", "14", "--hidden", "768", "--positions", "512"),
 )
+LLADA_SMALL_VOCABULARY = Shape(
+    "llada-small-vocabulary",
+    "llada/llada-8b-instruct",
+    ("--layers", "17", "--hidden", "1024", "--vocab", "32000", "--positions", "512"),
+)
 
 ENGINES = {
     "onnxruntime-cpu": ("--target", "onnxruntime-cpu"),

@@ -105,7 +105,7 @@ class Row:
         """Let the sampler decide on positions ``start`` to ``end`` from now on."""
         self.start, self.end, self.step = start, end, 0
         self.masks = int(self.masked[start:end].sum())
-        self.sampler.begin(end - start)
+        self.sampler.begin()
         if self.sampler.revises:
             self.firm = start + int(np.argmin([*self.pinned[start:end], False]))
 

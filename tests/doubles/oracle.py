@@ -3,7 +3,8 @@
 Every forward runs over all there is so far; attention is a rule between two positions.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +12,11 @@ from dlmc_runtime import samplers
 from dlmc_runtime.samplers.base import BlockState, Candidates, Prediction
 
 
-@dataclass
 class Run:
     """One request: the canvas and where its random numbers come from."""
 
-    engine: object
-    request: object
-
-    def __post_init__(self):
+    def __init__(self, engine: Any, request: Any) -> None:
+        self.engine, self.request = engine, request
         manifest = self.engine.manifest
         self.attention, self.shift = manifest.attention, manifest.shift
         self.mask = manifest.tokens.mask
@@ -40,11 +38,11 @@ class Run:
         )
         self.open = np.arange(self.edges[-1]) >= self.prompt
 
-    def number(self, position):
+    def number(self, position: Any) -> Any:
         """Return the number of the block of a position."""
         return sum(edge <= position for edge in self.edges)
 
-    def answer(self):
+    def answer(self) -> Any:
         """Return the tokens."""
         starts = self.edges[:-1]
         if self.attention.regime == "full" or self.attention.aligned_to == "answer":
@@ -58,7 +56,7 @@ class Run:
             self.fill_block(start, self.edges[self.edges.index(start) + 1])
         return tuple(self.canvas[self.prompt : self.wanted].tolist())
 
-    def seed(self, start):
+    def seed(self, start: Any) -> None:
         """Put the first token of a block, where the model gives it."""
         if not self.attention.seeded or start < 1 or not self.open[start]:
             return
@@ -71,7 +69,7 @@ class Run:
             token = out["top_ids"][0, 0, 0]
         self.canvas[start], self.open[start] = token, False
 
-    def lead(self, start):
+    def lead(self, start: Any) -> Any:
         """Return what is said about a block's first position when the one before it is stored.
 
         Its token is drawn then, once for the whole block.
@@ -81,17 +79,17 @@ class Run:
         drawn = self.rng.random(1) if self.config.temperature else np.zeros(1)
         return self.forward(self.canvas[:start], self.blocks_rule(), [start - 1], drawn)
 
-    def blocks_rule(self):
+    def blocks_rule(self) -> Any:
         """Return the rule of models that see their own block and those before."""
         numbers = [self.number(position) for position in range(self.edges[-1])]
         return lambda q, k: numbers[k] <= numbers[q]
 
-    def begin(self, begin, stop):
+    def begin(self, begin: Any, stop: Any) -> Any:
         """Return where a block stands at its first step."""
-        self.sampler.begin(stop - begin)
+        self.sampler.begin()
         return self.state(begin, stop, 0, None)
 
-    def fill_block(self, start, end):
+    def fill_block(self, start: Any, end: Any) -> None:
         """Denoise a block, sub-block by sub-block."""
         size = self.config.sub_block_length or self.block
         rule = {
@@ -127,7 +125,7 @@ class Run:
                 self.decide(chosen(out, self.config, drawn, type(self.sampler)), begin, stop, state)
                 step += 1
 
-    def state(self, begin, stop, step, before):
+    def state(self, begin: Any, stop: Any, step: Any, before: Any) -> Any:
         masks = int(self.open[begin:stop].sum()) if before is None else before.masks
         given = np.arange(begin, stop) < self.prompt if before is None else before.given
         if before is None:
@@ -136,7 +134,9 @@ class Run:
             self.open[begin:stop].copy(), step, masks, self.canvas[begin:stop].copy(), given
         )
 
-    def decide(self, prediction, begin, stop, state, only_first=False):
+    def decide(
+        self, prediction: Any, begin: Any, stop: Any, state: Any, only_first: Any = False
+    ) -> None:
         """Let the sampler fix positions, and reopen some."""
         if "noise" in type(self.sampler).asks_for(self.config):
             prediction = replace(prediction, noise=self.rng.random(stop - begin))
@@ -156,12 +156,14 @@ class Run:
         self.canvas[back] = self.mask
         self.open[back] = True
 
-    def unguided(self, ids):
+    def unguided(self, ids: Any) -> Any:
         """Return ids without the prompt."""
         kept = np.isin(ids, self.config.guidance_keep)
         return np.where((np.arange(len(ids)) < self.prompt) & ~kept, self.mask, ids)
 
-    def forward(self, ids, rule, rows, drawn, past=(), positions=None):
+    def forward(
+        self, ids: Any, rule: Any, rows: Any, drawn: Any, past: Any = (), positions: Any = None
+    ) -> Any:
         """Run the model over ``ids``; ``past`` lists what its cache holds, by layer and part."""
         length, manifest = len(ids), self.engine.manifest
         positions = np.arange(length) if positions is None else positions
@@ -194,7 +196,7 @@ class Run:
 class CachedRun(Run):
     """Fast-dLLM's approximate caches, with keys and values cut out of a whole forward."""
 
-    def fill_block(self, start, end):
+    def fill_block(self, start: Any, end: Any) -> None:
         everything, length = (lambda q, k: True), self.edges[-1]
         step, state, kept = 0, self.begin(start, end), None
         while self.open[start:end].any():
@@ -223,7 +225,7 @@ class CachedRun(Run):
             self.decide(prediction, start, end, state, only_first=only_first)
             step += 1
 
-    def partial(self, ids, rows, drawn, kept, positions):
+    def partial(self, ids: Any, rows: Any, drawn: Any, kept: Any, positions: Any) -> Any:
         start = int(positions[0])
         whole_prompt = self.prompt
         self.prompt = max(whole_prompt - start, 0)
@@ -232,13 +234,13 @@ class CachedRun(Run):
         return out
 
 
-def answer(engine, request):
+def answer(engine: Any, request: Any) -> Any:
     """Return the tokens of a request."""
     cached = request.sampler.cache in ("prefix", "dual")
     return (CachedRun if cached else Run)(engine, request).answer()
 
 
-def greedy(engine, request):
+def greedy(engine: Any, request: Any) -> Any:
     """Return the tokens that the causal pass says one after the other."""
     run = Run(engine, request)
     for position in range(run.prompt, run.wanted):
@@ -249,7 +251,7 @@ def greedy(engine, request):
     return tuple(run.canvas[run.prompt : run.wanted].tolist())
 
 
-def chosen(out, config, uniform, sampler):
+def chosen(out: Any, config: Any, uniform: Any, sampler: Any) -> Any:
     """Return what a head's answer predicts, in float64, row by row."""
     tokens, confidence, margins, entropies = [], [], [], []
     tempered = sampler.tempered and config.temperature > 0
@@ -292,7 +294,7 @@ def chosen(out, config, uniform, sampler):
     )
 
 
-def _filtered(scaled, out, row, config, sampler):
+def _filtered(scaled: Any, out: Any, row: Any, config: Any, sampler: Any) -> Any:
     """Return the shares of the candidates that top-k and top-p leave."""
     base = out["tempered_logsumexp" if config.temperature else "logsumexp"][0, row]
     weights = np.exp(scaled - base)

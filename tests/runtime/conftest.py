@@ -12,7 +12,7 @@ from dlmc.denoiser.head import DenoiserWithHead, Head
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Inputs, Outputs
-from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.manifest import HeadVariant, Manifest, Profile
 from dlmc_runtime.text import TextCodec
 
 torch.set_num_threads(1)  # the models are far too small to share
@@ -115,7 +115,7 @@ def _torch_engine(regime="block", block_length=4, profiles=None, seed=0, **chang
         rope_theta=10000.0,
         qk_norm=True,
     )
-    variant = "guided" if changes.get("guided") else "plain"
+    variant: HeadVariant = "guided" if changes.get("guided") else "plain"
     module = DenoiserWithHead(config, Head(VOCAB, CANDIDATES, (MASK,), variant))
     with torch.no_grad():
         for parameter in module.parameters():

@@ -4,6 +4,7 @@ import pytest
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
 from dlmc_runtime.events import Committed, Denoised, Finished
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.infill import Hole
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
@@ -234,3 +235,64 @@ def test_a_generator_closes_its_engine(generator):
 def test_a_missing_bundle_says_how_to_make_one(tmp_path):
     with pytest.raises(BundleError, match=r"no bundle manifest found.*dlmc export"):
         Generator.load(tmp_path / "nothing")
+
+
+def test_a_template_is_filled(generator, codec):
+    one = generator("full", profiles=shapes((1, 40, 0, 16)), text=codec)
+    result = one.infill("ab<mask:3>cd<mask:2>", sampler=SamplerConfig(steps=1, block_length=16))
+    script = [*codec.encode("ab"), *range(2, 5), *codec.encode("cd"), *range(7, 9)]
+    assert result.tokens == (2, 3, 4, 7, 8)
+    assert result.text == codec.decode(script)
+    assert result.spans == (codec.decode([2, 3, 4]), codec.decode([7, 8]))
+    assert (result.prompt_tokens, result.forwards, result.finish_reason) == (4, 1, "stop")
+
+
+def test_a_template_has_limits(generator, codec):
+    one = generator("full", profiles=shapes((1, 40, 0, 16)), text=codec)
+    with pytest.raises(RequestError, match="fills spans as long as they are"):
+        one.infill("ab<mask:3>", max_new_tokens=9)
+    with pytest.raises(RequestError, match="exceed the model's 256"):
+        one.infill("ab<mask:300>")
+    with pytest.raises(RequestError, match="no profile takes 62 positions"):
+        one.infill("ab<mask:60>")
+    with pytest.raises(RequestError, match="token id 99"):
+        one.infill([[99], Hole(2)])
+    with pytest.raises(UsageError, match="seed"):
+        one.infill("ab<mask:3>", seed=-1)
+    with pytest.raises(UsageError, match="sampler"):
+        one.infill("ab<mask:3>", sampler="random")
+
+
+def test_a_bundle_without_a_tokenizer_fills_ids(generator):
+    one = generator("full", profiles=shapes((1, 40, 0, 16)))
+    result = one.infill([[5, 6], Hole(2)], sampler=SamplerConfig(steps=1))
+    assert (result.tokens, result.text, result.spans) == ((2, 3), "", ())
+    with pytest.raises(RequestError, match="no tokenizer"):
+        one.infill("ab<mask:2>")
+
+
+def test_growing_spans_have_room_for_more(generator, codec):
+    tokens = {"mask": 63, "stop": (60,), "pad": 60, "suppressed": (63,), "expand": 58}
+    one = generator(
+        "full", profiles=shapes((1, 80, 0, 80)), tokens={**tokens, "delete": 60}, text=codec
+    )
+    request = one.infill_request("ab<mask:3>")
+    assert request.max_new_tokens == 64
+    assert one.infill_request("ab<mask:3>", max_new_tokens=5).max_new_tokens == 5
+    with pytest.raises(UsageError, match="max_new_tokens is 2"):
+        one.infill_request("ab<mask:3>", max_new_tokens=2)
+
+
+def test_a_guided_row_takes_two_rows_of_a_batch(generator):
+    one = generator("full", profiles=shapes((1, 40, 0, 16)), guided=True)
+    guided = SamplerConfig(guidance=1.0)
+    with pytest.raises(RequestError, match="guidance takes 2 rows of a batch, the engine has 1"):
+        one.generate([1, 2], max_new_tokens=4, sampler=guided)
+    assert one.generate([1, 2], max_new_tokens=4).tokens
+
+
+def test_a_limit_of_steps_is_the_reason_where_it_ended_a_block(generator):
+    one = generator("full", profiles=shapes((1, 40, 0, 16)))
+    hard = SamplerConfig(threshold=0.99, steps=2, block_length=8)
+    assert one.generate([1, 2], max_new_tokens=8, sampler=hard).finish_reason == "steps"
+    assert one.generate([1, 2], max_new_tokens=2, sampler=hard).finish_reason == "length"

@@ -7,6 +7,7 @@ same on every run.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import oracle
 import pytest
@@ -18,12 +19,13 @@ from dlmc_runtime import legal, samplers
 from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.events import Committed, Denoised, Finished
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.infill import Hole
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
 MASK, EOS = 63, 60
 # Of each kind of family one: how its sequences fall into blocks, and what its logits predict.
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "full": {"regime": "full"},  # LLaDA, A2D
     "full_shift": {"regime": "full", "shift": 1},  # Dream, CoDA
     "full_guided": {"regime": "full", "guided": True},
@@ -111,7 +113,7 @@ def asked(draw, kind, names=None):
     }
 
 
-_MADE = {}
+_MADE: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -151,9 +153,9 @@ def run(engine, requests):
 def profiles(regime, batch, block, cache, prefill):
     """Return the profiles of an engine; ``block`` positions to denoise, all with head rows."""
     if regime == "full":
-        shapes = ((block, 0), (block, block), (8, block))
+        shapes = [(block, 0), (block, block), (8, block)]
     else:
-        shapes = ((min(block, 8), cache), (prefill, cache))
+        shapes = [(min(block, 8), cache), (prefill, cache)]
     return tuple(
         Profile(batch=batch, block=t, cache=c, rows=min(t, 16)) for t, c in dict.fromkeys(shapes)
     )
@@ -292,6 +294,41 @@ def test_events_tell_a_consistent_story(case):
             assert left is None or event.masked.sum() < left
         left = event.masked.sum()
         assert event.forward <= result.forwards
+
+
+FULL = st.sampled_from([kind for kind in sorted(KINDS) if KINDS[kind]["regime"] == "full"])
+PARTS = st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=5), min_size=2, max_size=4)
+
+
+@st.composite
+def templates(draw, kind):
+    """Options of `Generator.infill_request`: holes between and behind pieces of text."""
+    template = []
+    for part in draw(PARTS):
+        template += [part, Hole(draw(st.integers(1, 5)))]
+    if draw(st.booleans()):
+        template.append([7])
+    sampler = draw(configs(kind, [n for n in legal.samplers_of("full") if n != "wino"]))
+    return {"template": template, "sampler": sampler, "seed": draw(st.integers(0, 3))}
+
+
+@MORE
+@given(
+    FULL.flatmap(
+        lambda kind: st.tuples(st.just(kind), st.lists(templates(kind), min_size=1, max_size=3))
+    )
+)
+def test_templates_are_filled_alike_alone_and_together(case):
+    kind, requests = case
+    generator = Generator(_MADE[kind], None)
+    made = [generator.infill_request(**options) for options in requests]
+    alone = [replace(generator.run([one])[0], seconds=0.0) for one in made]
+    assert [replace(one, seconds=0.0) for one in generator.run(made)] == alone
+    for options, result in zip(requests, alone, strict=True):
+        lengths = [part.length for part in options["template"] if isinstance(part, Hole)]
+        assert len(result.tokens) == sum(lengths)
+        assert MASK not in result.tokens
+        assert result.finish_reason in ("stop", "steps")
 
 
 def test_random_models_say_different_things():

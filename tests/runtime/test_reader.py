@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import StopRule
 
 EOS = 60
+NOTHING: Any = None  # what no regime of these rows looks at
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +32,7 @@ def read(manifest, codec):
             np.linspace(0.9, 0.1, len(tokens)) if confidence is None else np.array(confidence),
         )
         while not row.finished:
-            row.done(row.task(99), prediction, None)
+            row.done(row.task(99), prediction, NOTHING)
             events.append(list(reader.advance(0.25)))
         assert list(reader.advance(0.5)) == []  # nothing follows a result
         return events

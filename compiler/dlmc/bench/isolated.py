@@ -31,11 +31,14 @@ class Use:
 def uses(manifest: Manifest, profiles: Sequence[Profile]) -> list[Use]:
     """Return what the loop does with which profile, for every batch size and cache.
 
-    Families that see the whole sequence only denoise. The others prefill in the longest profile
-    of a cache and denoise and commit in the smallest that holds a block.
+    Families that see the whole sequence denoise; the longest profile of an approximate cache
+    renews it. The others prefill in the longest profile of a cache and denoise and commit in the
+    smallest that holds a block.
     """
     if manifest.attention.regime == "full":
-        return [Use("denoise", profile) for profile in profiles]
+        whole_canvas = max(profile.block for profile in profiles)
+        renewing = [p for p in profiles if p.cache and p.block == whole_canvas]
+        return [Use("refresh" if p in renewing else "denoise", p) for p in profiles]
     table, length = ProfileTable(profiles), manifest.attention.block_length
     found: list[Use] = []
     for batch, cache in dict.fromkeys((p.batch, p.cache) for p in table.profiles):
@@ -60,7 +63,8 @@ class Probe:
         self._fill(draws)
         length = engine.manifest.attention.block_length
         fed = min(use.profile.block, use.profile.cache)
-        count = length if use.kind == "commit" else fed // length * length
+        whole = fed if use.kind == "refresh" else fed // length * length
+        count = length if use.kind == "commit" else whole
         rows = range(use.profile.batch) if use.kind != "denoise" else range(0)
         self.stores = [Store(row, count) for row in rows]
         self.contents = self._contents(draws, count if self.stores else 0)
@@ -74,7 +78,10 @@ class Probe:
         inputs.position_ids[...] = max(min(profile.cache, last), 0) + np.arange(profile.block)
         for mask in inputs.masks():
             mask[...] = True
-        inputs.head_rows[...] = np.arange(profile.rows) if self.use.kind == "denoise" else 0
+            if self.use.kind == "refresh":  # as the loop does it: what is renewed is not looked at
+                mask[..., : profile.cache] = False
+        reads = self.use.kind in ("denoise", "refresh")
+        inputs.head_rows[...] = np.arange(profile.rows) if reads else 0
 
     def _contents(self, draws: np.random.Generator, free: int) -> Contents:
         """Return a cache in which all but the last ``free`` positions are committed."""

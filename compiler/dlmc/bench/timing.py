@@ -9,8 +9,8 @@ from dlmc_runtime.cache import Cache
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
 
-Kind = Literal["prefill", "denoise", "commit"]
-KINDS: tuple[Kind, ...] = ("prefill", "denoise", "commit")
+Kind = Literal["prefill", "refresh", "denoise", "commit"]
+KINDS: tuple[Kind, ...] = ("prefill", "refresh", "denoise", "commit")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class TimingEngine:
 
     The kind of a forward follows from what it stores and when: rows prefill first, by themselves,
     so what stores before the batch's first denoising is a prefill and what stores after it a
-    commit, also where other rows are denoised in the same forward. The time is that of
-    `Engine.forward`: the library's call and, where something is stored, the copy into the cache.
+    commit, also where other rows are denoised in the same forward. What stores and still holds
+    masks is a denoising that leaves its block behind; a model that sees the whole sequence stores
+    only where it renews its approximate cache. The time is that of `Engine.forward`: the library's
+    call and, where something is stored, the copy into the cache.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -65,14 +67,24 @@ class TimingEngine:
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser and note the forward."""
-        kind: Kind = "denoise" if not stores else "commit" if self._denoised else "prefill"
-        self._denoised |= not stores
+        kind = self._kind(inputs, stores)
+        self._denoised |= kind == "denoise"
         began = time.perf_counter()
         outputs = self.engine.forward(inputs, cache, stores)
         seconds = time.perf_counter() - began
         profile = inputs.profile
         self.forwards.append(Forward(kind, profile.batch * profile.block, seconds, profile))
         return outputs
+
+    def _kind(self, inputs: Inputs, stores: Sequence[Store]) -> Kind:
+        if not stores:
+            return "denoise"
+        if self.manifest.attention.regime == "full":
+            return "refresh"
+        stored = [inputs.input_ids[store.row, : store.count] for store in stores]
+        if any((ids == self.manifest.tokens.mask).any() for ids in stored):
+            return "denoise"
+        return "commit" if self._denoised else "prefill"
 
     def close(self) -> None:
         """Close the engine."""

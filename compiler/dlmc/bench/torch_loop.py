@@ -1,8 +1,9 @@
 """The loop of the reference implementations, in torch: what an engine's speed is compared with.
 
 `full` is ML-GSAI/LLaDA's ``generate.py`` with Fast-dLLM's threshold: every forward runs over the
-whole canvas and hands all logits to the sampler. `block` is JetAstra/SDAR's ``generate.py`` with
-its cache. Weights are those of the bundle, in one precision throughout.
+whole canvas and hands all logits to the sampler; `dlmc.bench.torch_cache` adds Fast-dLLM's caches.
+`block` is JetAstra/SDAR's ``generate.py`` with its cache. Weights are those of the bundle, in one
+precision throughout.
 
 The baseline is the fast form of the references, so that a ratio to it is no flattery: head and
 layers compute in the precision of the weights (an engine's head computes in float32), attention
@@ -14,6 +15,7 @@ over the whole vocabulary stays as it is. The one addition is that suppressed id
 import time
 from collections.abc import Generator as Turns
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Literal, cast
 
 import torch
@@ -41,6 +43,9 @@ _SAMPLERS = {
     "full": ("low_confidence",),
     "block": ("low_confidence_static", "low_confidence_dynamic", "sequential"),
 }
+_CACHES = {"full": (None, "none", "prefix", "dual"), "block": (None,)}
+_COMMON = {"name", "steps", "threshold", "temperature", "block_length", "cache"}
+_HEEDED = {"full": _COMMON, "block": _COMMON | {"top_k", "top_p"}}
 _NO_MASK = cast("Tensor", None)  # what torch's attention takes where everything is visible
 
 
@@ -50,7 +55,7 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
     Raises:
         UsageError: the message says what differs.
     """
-    other = [name for name, differs in _others(manifest, sampler).items() if differs]
+    other = [name for name, differs in _others(manifest).items() if differs]
     if other:
         raise UsageError(
             f"there is no torch loop for {manifest.family} with {', '.join(other)}",
@@ -58,34 +63,36 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
         )
     regime = manifest.attention.regime
     known = _SAMPLERS.get(regime, ())
-    if sampler.name not in known:
+    if sampler.name not in known or manifest.shift:
+        known = () if manifest.shift else known
         raise UsageError(
-            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}",
+            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}"
+            + (", shifted by one" if manifest.shift else ""),
             f"choose one of {', '.join(known)}" if known else "leave out --compare",
         )
-    cut = sampler.top_k or sampler.top_p < 1
-    if sampler.factor is not None or sampler.defer_ids or (regime == "full" and cut):
+    if sampler.cache not in _CACHES[regime]:
         raise UsageError(
-            "the torch loop knows no factor, no deferred ids and, for LLaDA, no top-k or top-p",
+            f"there is no torch loop for the cache {sampler.cache} of the regime {regime}",
+            "leave out --cache or --compare",
+        )
+    for field in fields(sampler):
+        if field.name in _HEEDED[regime] or getattr(sampler, field.name) == field.default:
+            continue
+        raise UsageError(
+            f"the torch loop of the regime {regime} knows no {field.name}",
             "compare with --steps or --threshold",
         )
 
 
-def _others(manifest: Manifest, sampler: SamplerConfig) -> dict[str, bool]:
-    """Return, by name, whether a model or a row does what the loops leave out."""
+def _others(manifest: Manifest) -> dict[str, bool]:
+    """Return, by name, whether a model does what the loops leave out."""
     attention, inputs = manifest.attention, {spec.name for spec in manifest.inputs}
     return {
         "a sliding window": attention.sliding_window is not None,
         "an adapter": "adapter" in inputs,
-        "shifted logits": manifest.shift != 0,
         "blocks seeded by the one before": attention.seeded,
         "blocks counted from the answer": attention.aligned_to == "answer",
         "a last block that is cut": attention.last_block == "cut" and attention.regime != "full",
-        "an approximate cache": sampler.cache not in (None, "none"),
-        "sub-blocks": sampler.sub_block_length is not None,
-        "guidance": sampler.guidance != 0,
-        "a schedule": sampler.schedule not in (None, "uniform"),
-        "uncounted ids": bool(sampler.uncounted_ids),
     }
 
 
@@ -153,8 +160,13 @@ class TorchLoop:
     def start(self, request: Request) -> "TorchRow":
         """Begin one answer; raises `UsageError` as `check`."""
         check(self.manifest, request.sampler)
-        kind = _FullRow if self.manifest.attention.regime == "full" else _BlockRow
-        return kind(self, request)
+        if self.manifest.attention.regime != "full":
+            return _BlockRow(self, request)
+        if request.sampler.cache in (None, "none"):
+            return FullRow(self, request)
+        from dlmc.bench.torch_cache import CachedRow
+
+        return CachedRow(self, request)
 
 
 class TorchContestant:
@@ -168,7 +180,7 @@ class TorchContestant:
         row, forwards = self.loop.start(request), []
         for forward in row.steps():
             forwards.append(forward)
-            if forward.kind == "denoise":
+            if forward.kind in ("denoise", "refresh"):
                 yield row.first_block
         return Answer(tuple(row.answer), tuple(forwards))
 
@@ -186,6 +198,7 @@ class TorchRow:
         self.canvas = torch.full((self.length(),), self.tokens.mask)
         self.canvas[: self.prompt_length] = torch.tensor(request.prompt)
         self.masked = torch.arange(len(self.canvas)) >= self.prompt_length
+        self.present: list[KeyValue] = []
 
     def length(self) -> int:
         """Return the length of the canvas."""
@@ -227,9 +240,12 @@ class TorchRow:
     def denoise(
         self, start: int, end: int, window: slice, past: list[KeyValue], step: int
     ) -> Forward:
-        """Run positions ``start`` to ``end`` and fix some of those in ``window``."""
+        """Run positions ``start`` to ``end`` and fix some of those in ``window``.
+
+        Their keys and values are kept as ``present``.
+        """
         began = time.perf_counter()
-        logits, _ = self.loop.logits(self.canvas[None, start:end], start, past)
+        logits, self.present = self.loop.logits(self.canvas[None, start:end], start, past)
         seconds = time.perf_counter() - began
         logits[..., list(self.tokens.suppressed)] = -torch.inf
         found, confidence = self.sample(logits[0])
@@ -260,14 +276,16 @@ class TorchRow:
         raise NotImplementedError
 
 
-class _FullRow(TorchRow):
+class FullRow(TorchRow):
     """LLaDA: no cache, and the sampler sees the logits of the whole canvas."""
 
     def length(self) -> int:
+        """Return the length of prompt and answer."""
         return self.answer_end
 
     @torch.inference_mode()
     def steps(self) -> Iterator[Forward]:
+        """Make one forward after the other until the row is done."""
         past = self.loop.empty()
         for start in range(self.prompt_length, self.answer_end, self.block_length):
             window = slice(start, min(start + self.block_length, self.answer_end))
@@ -279,6 +297,7 @@ class _FullRow(TorchRow):
                     return
 
     def sample(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a token and its confidence for every row of ``logits`` [T,V]."""
         if self.config.temperature:
             # Gumbel noise in float64, arXiv 2409.02908.
             wide = logits.to(torch.float64)
@@ -291,6 +310,7 @@ class _FullRow(TorchRow):
         return tokens, confidence
 
     def scheduled(self, masked: Tensor, step: int) -> int:
+        """Return how many positions this step of the block fixes."""
         if self.config.threshold is not None:
             return 1
         return quota(self.masks, self.config.steps or len(masked), step)

@@ -55,6 +55,12 @@ def command(
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the tokens of this much probability.")
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="none, prefix or dual: Fast-dLLM's caches for LLaDA, Dream and the like."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the answers, and of arbitrary tokens.")] = 0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Answer in full length.")
@@ -92,6 +98,7 @@ def command(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "cache": cache,
     }
     SamplerConfig().updated(name=sampler, **given)  # a mistake is found before minutes of work
     if plot is not None:

@@ -54,7 +54,6 @@ class Choice:
     def select(self, prediction: Prediction) -> Bools:
         """Return bool [n]: the positions that the sampler commits."""
         sampler = samplers.build(self.sampler)
-        sampler.begin(len(self.block.masked))  # one that goes by the steps before knows of none
         return sampler.select(sampler.adjust(prediction, self.block), self.block)
 
 

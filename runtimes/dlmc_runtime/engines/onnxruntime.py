@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -132,9 +133,7 @@ class OnnxRuntimeEngine:
             raise TypeError("the cache belongs to another engine")
         names = [*OUTPUTS, *self._present] if stores else [*OUTPUTS]
         try:
-            answers: list[NDArray[Any]] = self._session.run(
-                names, {**inputs.arrays(), **cache.past}
-            )
+            answers: list[NDArray[Any]] = self._session.run(names, _feeds(inputs, cache))
         except Exception as error:  # onnxruntime's own classes share no base below Exception
             reason = str(error).splitlines()[0]
             raise EngineError(
@@ -152,3 +151,17 @@ class OnnxRuntimeEngine:
     def close(self) -> None:
         """Release the session; calling it again does nothing."""
         self._session = None
+
+
+def _feeds(inputs: Inputs, cache: HostCache) -> dict[str, NDArray[Any]]:
+    """Return what the graph is fed: all of the cache, or none where nobody sees any of it.
+
+    A forward that renews an approximate cache, and the first of a prefill, would otherwise copy
+    it and attend to twice as much for nothing.
+    """
+    feeds: dict[str, NDArray[Any]] = inputs.arrays()
+    masks = {name: mask for name, mask in feeds.items() if name.endswith("attention_mask")}
+    if not cache.size or any(mask[..., : cache.size].any() for mask in masks.values()):
+        return feeds | cache.past
+    own = {name: np.ascontiguousarray(mask[..., cache.size :]) for name, mask in masks.items()}
+    return feeds | own | {name: past[:, :, :0] for name, past in cache.past.items()}

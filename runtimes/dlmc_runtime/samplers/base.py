@@ -106,10 +106,10 @@ class Sampler:
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
-        self.begin(0)
+        self.begin()
 
-    def begin(self, length: int) -> None:
-        """Forget the steps before: a block of ``length`` positions begins."""
+    def begin(self) -> None:
+        """Forget the steps before: a block begins."""
 
     def option(self, name: str) -> float:
         """Return a number of the configuration, or this sampler's default of it."""

@@ -25,9 +25,9 @@ class Credit(Ranked):
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "factor", "defer_ids"})
     defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9}
 
-    def begin(self, length: int) -> None:
+    def begin(self) -> None:
         """Forget all credit."""
-        self._credit: list[dict[int, float]] = [{} for _ in range(length)]
+        self._credit: dict[int, dict[int, float]] = {}  # by position, by token
 
     def adjust(self, prediction: Prediction, block: BlockState) -> Prediction:
         """Return the prediction with credit, at temperature 0."""
@@ -35,7 +35,8 @@ class Credit(Ranked):
         self._earn(found.ids[:, 0], np.exp(found.logprobs[:, 0]), block.masked)
         held = [
             [credit.get(token, 0.0) for token in ids]
-            for credit, ids in zip(self._credit, found.ids.tolist(), strict=True)
+            for position, ids in enumerate(found.ids.tolist())
+            for credit in (self._credit.get(position, {}),)
         ]
         raised = found.logprobs + WEIGHT * np.log1p(np.array(held))
         # What the candidates gain is all that changes in the sum over the vocabulary.
@@ -53,7 +54,7 @@ class Credit(Ranked):
 
     def _earn(self, best: Ints, probability: Floats, masked: Bools) -> None:
         for position in np.flatnonzero(masked):
-            credit = self._credit[position]
+            credit = self._credit.setdefault(int(position), {})
             for token in credit:
                 credit[token] *= DECAY
             earned = float(probability[position]) ** POWER

@@ -109,7 +109,7 @@ class ConfidenceThreshold(MaskgitPlus):
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "defer_ids"})
     defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9}
 
-    def begin(self, length: int) -> None:
+    def begin(self) -> None:
         """Leave nothing undone."""
         self._left = 0
 

@@ -41,10 +41,10 @@ class Klass(Ranked):
     )
     defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.9, "kl_threshold": 0.01}
 
-    def begin(self, length: int) -> None:
+    def begin(self) -> None:
         """Forget the distributions."""
         self._before: Candidates | None = None
-        self._calm: Ints = np.zeros(length, np.int64)
+        self._calm: Ints = np.zeros((), np.int64)  # as many as positions, once there are any
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""

@@ -64,8 +64,8 @@ class Reference(_ByRank):
     def keep(self, confidence: Floats) -> Bools:
         """Return which ranks to commit."""
         bounds = factor_bounds(len(confidence), self.option("factor"))
-        least = np.maximum(bounds, self.option("threshold"))
-        kept: Bools = np.logical_and.accumulate(confidence >= least)
+        # Confidence falls and bounds rise, so that what passes is a prefix.
+        kept: Bools = confidence >= np.maximum(bounds, self.option("threshold"))
         return kept
 
 

@@ -73,10 +73,12 @@ class Ranked(Sampler):
         return np.where(deferred, scores - np.ptp(scores) - _FAR, scores)
 
     def _parallel(self, scores: Floats) -> int:
-        """Return how many of the best candidates pass Fast-dLLM's factor bound."""
-        passed = np.sort(scores)[::-1] >= factor_bounds(len(scores), self.config.factor or 0.0)
-        passed[:1] = True
-        return len(passed) if passed.all() else int(np.argmin(passed))
+        """Return how many of the best candidates pass Fast-dLLM's factor bound.
+
+        Scores fall and bounds rise, so that those that pass are the first ones.
+        """
+        bounds = factor_bounds(len(scores), self.config.factor or 0.0)
+        return int((np.sort(scores)[::-1] >= bounds).sum())
 
 
 # How far below all others deferred predictions are ranked: no threshold reaches them there.

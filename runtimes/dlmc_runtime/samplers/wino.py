@@ -39,7 +39,7 @@ class Wino(Sampler):
     heeds: ClassVar[frozenset[str]] = frozenset({"steps", "threshold", "revoke_threshold"})
     defaults: ClassVar[Mapping[str, float]] = {"threshold": 0.6, "revoke_threshold": 0.9}
 
-    def begin(self, length: int) -> None:
+    def begin(self) -> None:
         """Forget how many were committed."""
         self._last = _FIRST
 

@@ -33,6 +33,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str
     return {name: folder / name for name in TINY}
 
 
+@pytest.fixture(scope="session")
+def cached_bundle(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Bundle:
+    """The shipped LLaDA with an engine that has room for an approximate cache."""
+    source = str(repository / "artifacts" / "tiny-llada")
+    root = tmp_path_factory.mktemp("cached") / "bundle"
+    export_checkpoint(ExportOptions(source, root, recipe="tiny/tiny-llada"))
+    build_engine(plan_build(root, TARGET, ProfileRequest(batch=(1,), block=96, cache=96)))
+    return Bundle.open(root)
+
+
 @pytest.fixture(params=TINY)
 def root(request: pytest.FixtureRequest, tiny: dict[str, Path]) -> Path:
     """Each of the two bundles."""

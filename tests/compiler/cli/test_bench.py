@@ -67,14 +67,15 @@ def test_json(dlmc, benched):
 def test_options_reach_the_benchmark(dlmc, benched):
     line = ("--target", "a", "--target", "b", "--compare", "torch", "--prompt-tokens", "9")
     more = ("--max-new-tokens", "7", "--seed", "3", "--repeats", "2", "--tasks", "t.jsonl")
-    dlmc("bench", "bundle", *line, *more, "--ignore-eos", "--steps", "4", "--temperature", "0.5")
+    pace = ("--steps", "4", "--temperature", "0.5", "--cache", "dual")
+    dlmc("bench", "bundle", *line, *more, "--ignore-eos", *pace)
     ((root, options),) = benched
     assert root == Path("bundle")
     assert (options.targets, options.torch, options.prompt_tokens) == (("a", "b"), True, 9)
     assert (options.max_new_tokens, options.seed, options.repeats) == (7, 3, 2)
     assert (options.tasks, options.ignore_eos, options.prompt) == (Path("t.jsonl"), True, None)
     chosen = options.sampler(SamplerConfig(threshold=0.9))
-    assert chosen == SamplerConfig(steps=4, temperature=0.5)
+    assert chosen == SamplerConfig(steps=4, temperature=0.5, cache="dual")
 
 
 def test_a_picture(dlmc, benched, tmp_path):
@@ -94,6 +95,7 @@ def test_a_picture(dlmc, benched, tmp_path):
         (("--prompt-tokens", "0"), "must be at least 1"),
         (("--repeats", "0"), "--repeats"),
         (("--steps", "0"), "steps is 0"),
+        (("--cache", "abacus"), "cache is 'abacus'"),
         (("--sampler", "abacus"), "no sampler is called 'abacus'"),
     ],
 )

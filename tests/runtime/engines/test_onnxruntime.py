@@ -1,6 +1,7 @@
 import shutil
 
 import handmade
+import numpy as np
 import pytest
 
 from dlmc_runtime import engines
@@ -50,8 +51,31 @@ def test_only_what_is_stored_leaves_the_engine(engine):
     cache = engine.cache(1, 24)
     engine.forward(fed(engine), cache, [])
     engine.forward(fed(engine), cache, [Store(0, 1)])
-    assert asked[0] == [*OUTPUTS]
+    assert asked[0] == list(OUTPUTS)
     assert asked[1] == [*OUTPUTS, "present.0.key", "present.0.value"]
+
+
+def test_a_cache_that_nobody_sees_is_not_fed(engine):
+    fed_with = []
+
+    class Session:
+        def run(self, names, feeds):
+            fed_with.append(feeds)
+            return session.run(names, feeds)
+
+    session, engine._session = engine._session, Session()
+    inputs, cache = fed(engine), engine.cache(1, 24)
+    inputs.attention_mask[..., :24] = False
+    blind = engine.forward(inputs, cache, [Store(0, 4)])
+    assert fed_with[0]["past_key_values.0.key"].shape[2] == 0
+    assert fed_with[0]["attention_mask"].shape == (1, 1, 4, 4)
+    assert cache.past["past_key_values.0.key"][0, :, :4].any()
+    inputs.attention_mask[0, 0, 0, 23] = True
+    engine.forward(inputs, cache, [])
+    assert fed_with[1]["past_key_values.0.key"].shape[2] == 24
+    other = engine.forward(inputs, engine.cache(1, 24), [])
+    # What row 0 of the block sees has changed, what its last row sees has not.
+    np.testing.assert_allclose(blind.logsumexp[0, 0], other.logsumexp[0, 0], rtol=1e-5)
 
 
 def test_a_failing_forward_is_one_sentence_and_nothing_on_stderr(engine, capfd):

@@ -284,6 +284,14 @@ def test_best_takes_the_lowest_position_at_ties():
     assert best(scores, np.array([0, 0, 1, 0, 1], bool), 1).nonzero()[0].tolist() == [2]
 
 
+def test_many_equals_keep_their_order():
+    scores, masked = np.tile([0.5, 0.25], 50), np.arange(100) % 3 > 0
+    high = [i for i in range(100) if masked[i] and i % 2 == 0]
+    assert np.flatnonzero(best(scores, masked, 9)).tolist() == high[:9]
+    low = [i for i in range(100) if masked[i] and i % 2]
+    assert ranked(scores, masked).tolist() == high + low
+
+
 @given(situations(), st.integers(0, 12))
 def test_best_is_a_stable_sort(situation, count):
     said, block = situation
@@ -299,10 +307,3 @@ def test_best_is_a_stable_sort(situation, count):
 def test_the_base_class_chooses_nothing():
     with pytest.raises(NotImplementedError):
         Sampler(SamplerConfig()).select(Prediction(np.zeros(1, int), np.ones(1)), blocks.state([1]))
-
-
-def test_a_block_begins_where_its_steps_do_not_go_on():
-    sampler = blocks.build("klass")
-    steps = [0, 1, 4, 0, 0, 1, 1, 2, 1]  # the first step of a block may be decided elsewhere
-    found = [sampler.begins(blocks.state([1], step)) for step in steps]
-    assert found == [True, False, False, True, True, False, True, False, True]

@@ -74,6 +74,7 @@ def test_credit_does_not_outlast_a_block():
     sampler = blocks.build("credit")
     first = sampler.adjust(said, block).confidence
     assert sampler.adjust(said, blocks.state([1], 1)).confidence > first
+    sampler.begin()
     np.testing.assert_array_equal(sampler.adjust(said, block).confidence, first)
 
 

@@ -62,6 +62,7 @@ def test_a_block_begins_without_a_history():
     said, sampler = blocks.greedy(np.array([[9.0, 0.0]] * 4)), blocks.build("klass")
     for step in range(2):
         blocks.select(sampler, said, blocks.state([1] * 4, step))
+    sampler.begin()
     assert blocks.select(sampler, said, blocks.state([1] * 4, 1)) == [0]
     assert blocks.select(sampler, said, blocks.state([1] * 4, 2)) == [0]
     assert blocks.select(sampler, said, blocks.state([1] * 4, 3)) == [0, 1, 2, 3]

@@ -1,0 +1,111 @@
+import pytest
+
+from dlmc_runtime import legal, samplers
+from dlmc_runtime.errors import RequestError, UsageError
+from dlmc_runtime.samplers.config import SamplerConfig
+
+
+@pytest.fixture
+def refusal(manifest):
+    def ask(name, regime, guided=False, candidates=None, **options):
+        made = manifest(regime, guided=guided)
+        if candidates is not None:
+            head = made.head.model_copy(update={"candidates": candidates})
+            made = made.model_copy(update={"head": head})
+        with pytest.raises((UsageError, RequestError)) as caught:
+            legal.check(SamplerConfig(name, **options), made)
+        return f"{caught.value}"
+
+    return ask
+
+
+@pytest.mark.parametrize("regime", ["full", "block", "context"])
+def test_every_sampler_is_legal_by_itself_where_its_regime_says_so(manifest, refusal, regime):
+    for name in samplers.SAMPLERS:
+        if regime in legal.regimes_of(name):
+            legal.check(SamplerConfig(name), manifest(regime))
+        else:
+            assert f"{name} does not go with test" in refusal(name, regime)
+    assert set(legal.samplers_of(regime)) <= samplers.SAMPLERS.keys()
+
+
+def test_what_a_model_can_do_is_listed(refusal):
+    assert refusal("wino", "block").endswith(f"use one of {', '.join(legal.samplers_of('block'))}")
+
+
+@pytest.mark.parametrize(
+    ("regime", "cache", "hint"),
+    [
+        ("block", "prefix", "ask for dual, or for none by name"),
+        ("block", "none", "ask for dual"),
+        ("context", "dual", "leave it out"),
+    ],
+)
+def test_a_cache_that_a_model_lacks_is_refused(refusal, regime, cache, hint):
+    message = refusal("low_confidence", regime, cache=cache)
+    assert f"no cache '{cache}'" in message
+    assert hint in message
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+def test_whole_sequence_models_have_all_caches(manifest, cache):
+    legal.check(SamplerConfig(cache=cache), manifest("full"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "heeded"),
+    [
+        ("random", {"threshold": 0.9}, "it heeds eps, schedule, steps"),
+        ("low_confidence", {"gamma": 1.0}, "it heeds defer_ids"),
+        ("autoregressive", {"steps": 3}, "it has no options"),
+    ],
+)
+def test_an_option_that_is_not_heeded_is_refused(name, options, heeded):
+    with pytest.raises(UsageError) as caught:
+        legal.check_heeded(SamplerConfig(name, **options))
+    assert f"{name} takes no {next(iter(options))}" in f"{caught.value}"
+    assert heeded in f"{caught.value}"
+
+
+def test_heeded_options_are_fields():
+    known = SamplerConfig.__dataclass_fields__.keys()
+    assert known >= legal.COMMON
+    for name in samplers.SAMPLERS:
+        assert samplers.find(name).heeds <= known - legal.COMMON
+
+
+@pytest.mark.parametrize(
+    ("name", "regime", "options", "said"),
+    [
+        ("low_confidence", "block", {"block_length": 8}, "differs from the model's 4"),
+        ("low_confidence", "context", {"block_length": 8}, "exceeds the model's 4"),
+        ("low_confidence", "full", {"sub_block_length": 2}, "has no sub-blocks"),
+        ("low_confidence", "block", {"cache": "dual"}, "is for sub-blocks"),
+        ("low_confidence", "full", {"top_k": 9}, "more candidates than the 8"),
+        ("low_confidence", "full", {"guidance": 1.0}, "no head for classifier-free guidance"),
+        ("linear_speculation", "context", {"temperature": 0.5}, "at temperature 0 only"),
+        ("wino", "full", {"cache": "dual"}, "the whole canvas at every step"),
+        ("credit", "full", {"temperature": 0.5}, "takes the best token"),
+        ("credit", "full", {"top_k": 2}, "takes the best token"),
+        ("autoregressive", "context", {"sub_block_length": 2}, "has no sub-blocks"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(refusal, name, regime, options, said):
+    assert said in refusal(name, regime, **options)
+
+
+def test_a_margin_needs_two_candidates(refusal, manifest):
+    assert "needs two candidates" in refusal("topk_margin", "full", candidates=1)
+    legal.check(SamplerConfig("topk_margin"), manifest("full"))
+
+
+@pytest.mark.parametrize("name", ["wino", "autoregressive", "linear_speculation"])
+def test_some_samplers_cannot_be_guided(refusal, name):
+    regime = legal.regimes_of(name)[0]
+    assert "cannot be guided" in refusal(name, regime, guided=True, guidance=1.0)
+
+
+def test_guidance_and_smaller_blocks_are_legal_where_they_can_be(manifest):
+    legal.check(SamplerConfig(guidance=1.0), manifest("full", guided=True))
+    legal.check(SamplerConfig(block_length=2), manifest("context"))
+    legal.check(SamplerConfig(sub_block_length=2, cache="dual"), manifest("block"))
