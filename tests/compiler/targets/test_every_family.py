@@ -99,7 +99,7 @@ def requests(generator: Generator) -> Iterator[Request]:
 
 
 def trace(generator: Generator, asked: list[Request]) -> list[list[list[int]]]:
-    """Return what was known of every answer after each of its forwards, drafts included, and the answer."""
+    """Return every answer, after what was known of it after each forward, drafts included."""
     canvases: list[list[list[int]]] = [[] for _ in asked]
     for event in generator.events(asked):
         if isinstance(event, Denoised):
