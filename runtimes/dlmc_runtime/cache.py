@@ -124,6 +124,22 @@ class HostCache:
             past[row, :, start : start + count] = own[row, :, :count]
         self.filled[row] = start + count
 
+    def take(self, present: Sequence[NDArray[Any]]) -> bool:
+        """Hold the arrays of ``present`` themselves, if they are as large as the whole cache.
+
+        For an engine whose answers are arrays of their own: it saves a copy of everything where a
+        forward renews an approximate cache.
+        """
+        own = list(self.past.values())
+        if any(
+            one.shape != two.shape or one.dtype != two.dtype
+            for one, two in zip(own, present, strict=True)
+        ):
+            return False
+        self.past = dict(zip(self.past, present, strict=True))
+        self.filled[:] = self.size
+        return True
+
     def contents(self) -> Contents:
         """Return a copy of everything in it."""
         past = {name: widen(array, self.dtype) for name, array in self.past.items()}

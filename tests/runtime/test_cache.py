@@ -100,3 +100,22 @@ def test_contents_are_a_copy_that_restores(model, dtype):
         assert array is not contents.past[name]
         assert not contents.past[name][1, :, 2:].any()
     assert any(array[1, :, :2].any() for array in other.past.values())
+
+
+def test_a_cache_takes_arrays_that_are_all_of_it(manifest):
+    model = manifest().model
+    cache = HostCache(model, 1, 6)
+    present = [np.full_like(array, index) for index, array in enumerate(cache.past.values())]
+    assert cache.take(present)
+    assert [one is two for one, two in zip(cache.past.values(), present, strict=True)] == [True] * 4
+    assert cache.filled.tolist() == [6]
+    assert [*cache.contents().past] == [*cache.past]
+
+
+@pytest.mark.parametrize("change", [lambda a: a[:, :, :5], lambda a: a.astype(np.float16)])
+def test_a_cache_takes_nothing_that_does_not_fit(manifest, change):
+    cache = HostCache(manifest().model, 1, 6)
+    before = dict(cache.past)
+    assert not cache.take([change(array) for array in cache.past.values()])
+    assert all(cache.past[name] is array for name, array in before.items())
+    assert cache.filled.tolist() == [0]

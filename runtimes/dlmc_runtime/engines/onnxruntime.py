@@ -144,6 +144,10 @@ class OnnxRuntimeEngine:
             raise EngineError(
                 f"the graph answers other shapes than {inputs.profile}", "export the bundle again"
             )
+        # The session's answers are arrays of their own: one that is all of a cache becomes it.
+        whole = [Store(0, cache.size, 0)] == list(stores) and len(cache.filled) == 1
+        if whole and cache.take(present):
+            return Outputs(*head)
         for store in stores:
             cache.write(store.row, store.count, present, store.at)
         return Outputs(*head)
