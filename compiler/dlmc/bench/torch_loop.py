@@ -63,11 +63,9 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
         )
     regime = manifest.attention.regime
     known = _SAMPLERS.get(regime, ())
-    if sampler.name not in known or manifest.shift:
-        known = () if manifest.shift else known
+    if sampler.name not in known:
         raise UsageError(
-            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}"
-            + (", shifted by one" if manifest.shift else ""),
+            f"there is no torch loop for the sampler {sampler.name} of the regime {regime}",
             f"choose one of {', '.join(known)}" if known else "leave out --compare",
         )
     if sampler.cache not in _CACHES[regime]:
@@ -90,6 +88,7 @@ def _others(manifest: Manifest) -> dict[str, bool]:
     return {
         "a sliding window": attention.sliding_window is not None,
         "an adapter": "adapter" in inputs,
+        "shifted logits": manifest.shift != 0,
         "blocks seeded by the one before": attention.seeded,
         "blocks counted from the answer": attention.aligned_to == "answer",
         "a last block that is cut": attention.last_block == "cut" and attention.regime != "full",

@@ -41,8 +41,8 @@ def _profiles(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
 def _shapes(field: str, profiles: Sequence[Profile], spec: FamilySpec) -> Iterator[str]:
     for index, profile in enumerate(profiles):
         where = f"{field}.{index}"
-        if spec.regime == "full" and profile.cache:
-            yield f"{where}.cache: {spec.family} sees the whole sequence and has no exact cache"
+        if spec.regime == "full" and 0 < profile.cache < profile.block:
+            yield f"{where}.cache: it keeps the whole sequence, at least the block's positions"
         if profile.block < spec.rows_in(profile):
             yield f"{where}.block: a block has {spec.block_length} positions"
         if max(profile.block, profile.cache) > spec.max_position_embeddings:

@@ -155,18 +155,15 @@ def test_a_last_block_that_is_cut_is_what_llada_does(loops):
     check(manifest.model_copy(update={"attention": attention}), SAMPLERS["tiny-llada"][0])
 
 
-def test_an_adapter_has_no_loop(loops):
+def test_a_network_that_the_references_do_not_have_is_refused(loops):
     manifest = loops["tiny-llada"].manifest
     switch = TensorSpec(name="adapter", dtype="float32", shape=("batch",))
-    other = manifest.model_copy(update={"inputs": (*manifest.inputs, switch)})
-    with pytest.raises(UsageError, match="no torch loop for llada with an adapter"):
-        check(other, SAMPLERS["tiny-llada"][0])
-
-
-def test_shifted_logits_have_no_loop(loops):
-    manifest = loops["tiny-llada"].manifest.model_copy(update={"shift": 1})
-    with pytest.raises(UsageError, match="shifted by one"):
-        check(manifest, SamplerConfig())
+    for changes, words in (
+        ({"shift": 1}, "shifted logits"),
+        ({"inputs": (*manifest.inputs, switch)}, "an adapter"),
+    ):
+        with pytest.raises(UsageError, match=f"with {words}"):
+            check(manifest.model_copy(update=changes), SAMPLERS["tiny-llada"][0])
 
 
 def test_a_regime_without_a_loop(loops):

@@ -23,7 +23,7 @@ def test_every_recipe_is_sound(name):
         ("name: tiny-llada", "name: other", "name: 'other' differs"),
         ("low_confidence", "greedy", "sampler: no sampler is called 'greedy'"),
         ("max_new_tokens: 64", "max_new_tokens: 640", "max_new_tokens: 640 exceeds"),
-        ("cache: 0", "cache: 64", "profiles.0.cache: llada sees the whole sequence"),
+        ("cache: 0", "cache: 64", "profiles.0.cache: it keeps the whole sequence"),
         ("block: 160", "block: 1600", "profiles.0: exceeds the model's 512"),
         ("rows: 32", "rows: 8", "profiles: none has rows for a block of 32"),
         ("d_model: 128", "d_model: 130", "config.json: 'd_model' 130"),
@@ -49,7 +49,7 @@ targets:
         ("openvino-cpu, ", "openvino-cpu, precision: float16, ", "targets.1: openvino-cpu cannot"),
         ("openvino-cpu, ", "openvino-cpu, quantization: int3, ", "targets.1.quantization: Input"),
         ("rows: 32", "rows: 8", "targets.1.profiles: none has rows for a block of 32"),
-        ("cache: 0", "cache: 8", "targets.1.profiles.0.cache: llada sees the whole sequence"),
+        ("cache: 0", "cache: 8", "targets.1.profiles.0.cache: it keeps the whole sequence"),
         (
             "batch: 1, block: 64",
             "batch: 9999999, block: 64",
