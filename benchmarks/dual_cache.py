@@ -5,8 +5,8 @@
 A LLaDA-shaped network of 297 M random weights (17 layers of 1024, a vocabulary of 32,000), a prompt
 of 128 tokens, 256 new ones in blocks of 32, 11 steps each: 2.9 tokens per forward. A fixed number
 of steps makes everyone's work the same. Torch runs Fast-dLLM's loop in its fast form
-(`dlmc.bench.torch_cache`), with confidences in float64 over the whole vocabulary. Contestants take
-turns of one block. In float32 torch and the engine must make the same tokens.
+(`dlmc.bench.torch_cache`), with confidences in float64 over the whole vocabulary; it has none with int8
+weights. Contestants take turns of one block. In float32 torch and the engine must make the same tokens.
 """
 
 import sys
@@ -28,7 +28,13 @@ from machine import Cell, Table, parser, report
 from synthetic import LLADA_SMALL_VOCABULARY, build
 
 PROMPT, ANSWER, BLOCK, STEPS = 128, 256, 32, 11
-PAIRS: dict[Precision, str] = {"float32": "onnxruntime-cpu", "bfloat16": "openvino-cpu-bf16"}
+ENGINES = {
+    "float32": "onnxruntime-cpu",
+    "int8 weights": "onnxruntime-cpu-int8",
+    "bfloat16": "openvino-cpu-bf16",
+}
+TORCH: dict[str, Precision] = {"float32": "float32", "bfloat16": "bfloat16"}
+"""Precisions that torch's loop has as well."""
 COLUMNS = (
     "contestant",
     "precision",
@@ -52,7 +58,7 @@ class Entry:
     """A contestant, its request, and the precision in which it is compared."""
 
     contestant: Contestant
-    precision: Precision
+    precision: str
     request: Request
 
     @property
@@ -61,9 +67,9 @@ class Entry:
         return self.request.sampler.cache or "none"
 
 
-def entries(bundle: Bundle, precision: Precision, stack: ExitStack) -> list[Entry]:
+def entries(bundle: Bundle, precision: str, stack: ExitStack) -> list[Entry]:
     """Load an engine and torch's loop; the engine with the dual cache comes first."""
-    generator = stack.enter_context(Generator.of(bundle, PAIRS[precision]))
+    generator = stack.enter_context(Generator.of(bundle, ENGINES[precision]))
     size = generator.manifest.model.vocab_size - 1000
     prompt = np.random.default_rng(0).integers(0, size, PROMPT).tolist()
 
@@ -73,10 +79,12 @@ def entries(bundle: Bundle, precision: Precision, stack: ExitStack) -> list[Entr
 
     # Contestants keep what they measured until they begin again, so each has its own.
     found = [
-        Entry(EngineContestant(PAIRS[precision], generator), precision, request(cache))
+        Entry(EngineContestant(ENGINES[precision], generator), precision, request(cache))
         for cache in ("dual", "prefix", "none")
     ]
-    loop = TorchContestant(f"torch {precision}", TorchLoop.load(bundle, precision))
+    if precision not in TORCH:
+        return found
+    loop = TorchContestant(f"torch {precision}", TorchLoop.load(bundle, TORCH[precision]))
     return [*found, Entry(loop, precision, request("dual"))]
 
 
@@ -145,14 +153,14 @@ def row(entry: Entry, made: Generation, dual: Generation) -> tuple[Cell, ...]:
 def main() -> None:
     """Race once and print the table."""
     arguments = parser(__doc__)
-    arguments.add_argument("--precision", choices=tuple(PAIRS), help="only this one")
+    arguments.add_argument("--precision", choices=tuple(ENGINES), help="only this one")
     given = arguments.parse_args()
-    precisions: list[Precision] = [given.precision] if given.precision else list(PAIRS)
+    precisions = [given.precision] if given.precision else list(ENGINES)
     length = str(PROMPT + ANSWER)
     with LLADA_SMALL_VOCABULARY.bundle("--no-tokenizer") as root, ExitStack() as stack:
         for precision in precisions:
             shape = ("--block", length, "--cache", length, "--rows", str(BLOCK))
-            build(root, PAIRS[precision], *shape)
+            build(root, ENGINES[precision], *shape)
         bundle = Bundle.open(root)
         field = [entry for name in precisions for entry in entries(bundle, name, stack)]
         with Watch() as watch:

@@ -70,6 +70,7 @@ LLADA_SMALL_VOCABULARY = Shape(
 
 ENGINES = {
     "onnxruntime-cpu": ("--target", "onnxruntime-cpu"),
+    "onnxruntime-cpu-int8": ("--target", "onnxruntime-cpu", "--quantize", "int8"),
     "openvino-cpu-bf16": ("--target", "openvino-cpu", "--precision", "bf16"),
     "openvino-cpu": ("--target", "openvino-cpu"),
 }
