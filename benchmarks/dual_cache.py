@@ -5,8 +5,9 @@
 A LLaDA-shaped network of 297 M random weights (17 layers of 1024, a vocabulary of 32,000), a prompt
 of 128 tokens, 256 new ones in blocks of 32, 11 steps each: 2.9 tokens per forward. A fixed number
 of steps makes everyone's work the same. Torch runs Fast-dLLM's loop in its fast form
-(`dlmc.bench.torch_cache`), with confidences in float64 over the whole vocabulary; it has none with int8
-weights. Contestants take turns of one block. In float32 torch and the engine must make the same tokens.
+(`dlmc.bench.torch_cache`), with confidences in float64 over the whole vocabulary; it has none for
+int8 weights. Contestants take turns of one block. In float32 torch and the engine must make the
+same tokens.
 """
 
 import sys
