@@ -22,6 +22,23 @@ TESTED_ELSEWHERE = {
     "runtimes/dlmc_runtime/engines/base.py": "tests/runtime/test_decode.py",
     "runtimes/dlmc_runtime/version.py": "tests/test_repository.py",
 }
+# Samplers of one reference are tested together.
+TESTED_ELSEWHERE |= {
+    f"runtimes/dlmc_runtime/samplers/{name}.py": f"tests/runtime/samplers/test_{reference}.py"
+    for reference, names in {
+        "dream": ("maskgit_plus", "topk_margin", "entropy", "origin", "confidence_threshold"),
+        "sdar": ("low_confidence_static", "low_confidence_dynamic", "sequential"),
+        "nemotron": (
+            "by_rank",
+            "fixed",
+            "confidence_threshold_ref",
+            "confidence_threshold_bound",
+            "cumulative_error",
+        ),
+        "speculation": ("autoregressive", "linear_speculation"),
+    }.items()
+    for name in names
+}
 # Each engine library is imported in these files and nowhere else.
 ENGINE_LIBRARIES = {
     "cuda": ("engines/cuda.py",),

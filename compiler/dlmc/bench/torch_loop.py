@@ -33,8 +33,8 @@ from dlmc_runtime.errors import UsageError
 from dlmc_runtime.manifest import Manifest, Precision
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.samplers.low_confidence_dynamic import DEFAULT_THRESHOLD
 from dlmc_runtime.samplers.schedules import quota
-from dlmc_runtime.samplers.sdar import DEFAULT_THRESHOLD
 
 Confidence = Literal["float64", "own"]
 

@@ -7,37 +7,38 @@ if TYPE_CHECKING:
     from dlmc_runtime.samplers.base import Sampler
     from dlmc_runtime.samplers.config import SamplerConfig
 
-SAMPLERS: dict[str, tuple[str, str]] = {
-    "low_confidence": ("low_confidence", "LowConfidence"),
-    "random": ("random", "Random"),
-    "origin": ("dream", "Origin"),
-    "maskgit_plus": ("dream", "MaskgitPlus"),
-    "topk_margin": ("dream", "TopkMargin"),
-    "entropy": ("dream", "Entropy"),
-    "confidence_threshold": ("dream", "ConfidenceThreshold"),
-    "low_confidence_static": ("sdar", "LowConfidenceStatic"),
-    "low_confidence_dynamic": ("sdar", "LowConfidenceDynamic"),
-    "sequential": ("sdar", "Sequential"),
-    "entropy_bounded": ("entropy_bounded", "EntropyBounded"),
-    "klass": ("klass", "Klass"),
-    "credit": ("credit", "Credit"),
-    "hierarchy": ("hierarchy", "Hierarchy"),
-    "remdm": ("remdm", "Remdm"),
-    "dus": ("dus", "Dus"),
-    "wino": ("wino", "Wino"),
-    "fixed": ("nemotron", "Fixed"),
-    "confidence_threshold_ref": ("nemotron", "Reference"),
-    "confidence_threshold_bound": ("nemotron", "Bound"),
-    "cumulative_error": ("nemotron", "CumulativeError"),
-    "autoregressive": ("speculation", "Autoregressive"),
-    "linear_speculation": ("speculation", "LinearSpeculation"),
-}
+SAMPLERS: tuple[str, ...] = (
+    "low_confidence",
+    "random",
+    "origin",
+    "maskgit_plus",
+    "topk_margin",
+    "entropy",
+    "confidence_threshold",
+    "low_confidence_static",
+    "low_confidence_dynamic",
+    "sequential",
+    "entropy_bounded",
+    "klass",
+    "credit",
+    "hierarchy",
+    "remdm",
+    "dus",
+    "wino",
+    "fixed",
+    "confidence_threshold_ref",
+    "confidence_threshold_bound",
+    "cumulative_error",
+    "autoregressive",
+    "linear_speculation",
+)
+"""Every sampler; a sampler's module has its name, its class the name in capitalised words."""
 
 
 def find(name: str) -> "type[Sampler]":
     """Return the class of a sampler in the table."""
-    module, attribute = SAMPLERS[name]
-    found: type[Sampler] = getattr(import_module(f"{__name__}.{module}"), attribute)
+    words = "".join(word.capitalize() for word in name.split("_"))
+    found: type[Sampler] = getattr(import_module(f"{__name__}.{name}"), words)
     return found
 
 
