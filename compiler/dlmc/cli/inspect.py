@@ -9,11 +9,11 @@ import typer
 from dlmc.cli.console import AsJson, say, say_json, size, table
 from dlmc.recipes.readme import size as weights
 from dlmc.targets.build import memory
-from dlmc_runtime import preflight
+from dlmc_runtime import legal, preflight
 from dlmc_runtime.bundle import MANIFEST, Bundle
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import BundleError, DlmcError
-from dlmc_runtime.manifest import EngineRecord, Profile
+from dlmc_runtime.manifest import EngineRecord, Manifest, Profile
 
 _HASH_DIGITS = 12
 _FLOAT_BYTES = 4
@@ -70,7 +70,11 @@ def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -
         "architecture": manifest.architecture,
         "regime": manifest.attention.regime,
         "block_length": manifest.attention.block_length,
+        "attention": manifest.attention.model_dump(),
         "shift": manifest.shift,
+        "caches": list(legal.CACHES[manifest.attention.regime]),
+        "samplers": legal.samplers_of(manifest.attention.regime),
+        "infill": _infill(manifest),
         "precision": manifest.precision,
         "model": manifest.model.model_dump(),
         "tokens": manifest.tokens.model_dump(mode="json"),
@@ -87,6 +91,13 @@ def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -
         "verified": verified,
         "engines": {target: _engine(bundle, target) for target in sorted(shown)},
     }
+
+
+def _infill(manifest: Manifest) -> str:
+    """Say whether a model fills spans: ``no``, ``yes``, or ``growing`` where they may grow."""
+    if manifest.attention.regime != "full":
+        return "no"
+    return "yes" if manifest.tokens.expand is None else "growing"
 
 
 def _profile(bundle: Bundle, profile: Profile) -> dict[str, Any]:
@@ -125,7 +136,10 @@ def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:
     overview: list[list[object]] = [
         ["family", f"{report['family']} ({report['architecture']})"],
         ["regime", f"{report['regime']}, blocks of {report['block_length']}"],
-        ["shift", report["shift"]],
+        ["shift", f"{report['shift']}{', seeded' if report['attention']['seeded'] else ''}"],
+        ["caches by name", ", ".join(report["caches"]) or "none: its own is exact"],
+        ["fills spans", report["infill"]],
+        ["head", f"{report['head']['variant']}, {report['head']['candidates']} candidates"],
         ["precision", report["precision"]],
         ["parameters", f"{weights(model['parameters'])}, {_bytes(memory_of_weights)} in memory"],
         ["network", f"{model['num_hidden_layers']} layers of {model['hidden_size']}, heads {heads} "
@@ -133,6 +147,7 @@ def readable(report: Mapping[str, Any]) -> dict[str, list[list[object]]]:
         ["tokens", ", ".join(f"{name} {value}" for name, value in tokens.items()
                              if value is not None)],
         ["sampler", ", ".join([report["sampler"]["name"], *sampler])],
+        ["other samplers", len(report["samplers"]) - 1],
         ["chat", "yes" if (report["text"] or {}).get("chat_template") else "no template"],
         ["source", report["provenance"]["source"]],
     ]  # fmt: skip

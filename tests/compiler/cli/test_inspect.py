@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from dlmc_runtime import legal
 from dlmc_runtime.preflight import ThisMachine
 
 
@@ -108,3 +109,15 @@ def test_what_is_no_bundle_is_one_sentence(dlmc, tmp_path, path, problem):
     outcome = dlmc("inspect", str(tmp_path / path))
     assert outcome.status == 1
     assert outcome.err.endswith(f"{problem}: make a bundle with dlmc export\n")
+
+
+def test_what_a_bundle_can_do_is_shown(dlmc, bundle):
+    report = dlmc("inspect", str(bundle), "--json").json
+    regime = report["regime"]
+    assert report["caches"] == list(legal.CACHES[regime])
+    assert report["samplers"] == legal.samplers_of(regime)
+    assert report["infill"] == ("yes" if regime == "full" else "no")
+    assert report["attention"]["aligned_to"] == "sequence"
+    shown = dlmc("inspect", str(bundle)).out
+    assert "fills spans" in shown
+    assert "caches by name" in shown
