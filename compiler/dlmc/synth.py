@@ -95,6 +95,12 @@ class Blueprint:
         """
         read = family.read(config, generation_config, Overrides())
         original = read.denoiser
+        for name in ("kv_heads", "intermediate", "positions"):
+            if getattr(scale, name) is not None and name not in family.size_keys:
+                raise UsageError(
+                    f"{family.name} checkpoints do not state {name.replace('_', '-')}",
+                    f"leave out --{name.replace('_', '-')}",
+                )
         if scale.head_dim is not None and "head_dim" not in family.size_keys:
             raise UsageError(
                 f"{family.name} checkpoints do not state the head size",

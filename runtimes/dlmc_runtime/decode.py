@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dlmc_runtime import masks
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
-from dlmc_runtime.errors import EngineError
+from dlmc_runtime.errors import EngineError, RequestError
 from dlmc_runtime.events import Denoised
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.prediction import candidates, predict
@@ -35,14 +35,19 @@ def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
     )
 
 
-def as_many_as_fit(rows: Sequence[Row], size: int) -> int:
-    """Return how many of the first ``rows`` a batch of ``size`` takes."""
-    taken = 0
-    for count, row in enumerate(rows):
-        taken += row.slots
-        if taken > size:
-            return count
-    return len(rows)
+def as_many_as_fit(table: ProfileTable, rows: Sequence[Row]) -> int:
+    """Return how many of the first ``rows`` can share a batch; one at least, which must fit."""
+    count = 1
+    while count < len(rows):
+        group = rows[: count + 1]
+        try:
+            size, _ = room(table, group)
+        except RequestError:  # each fits a profile, but none fits all of them
+            break
+        if sum(row.slots for row in group) > size:
+            break
+        count += 1
+    return count
 
 
 class Batch:
@@ -213,16 +218,16 @@ def _apply(
     if not row.regime.draws(task):
         config, sampler = _GREEDY, Sampler
     prediction = predict(said, config, sampler, inputs.uniform[slot, :count])
-    if not np.isfinite(prediction.confidence).all():
+    if denoised and "shadow" in sampler.needs:
+        shadow = candidates(outputs.row(slot, count, task.read))
+        prediction = replace(prediction, shadow=shadow)
+    if not prediction.finite:
         raise EngineError(
             f"the engine answered NaN at forward {row.forwards + 1} of row {index}",
             "compare it with the reference: dlmc validate",
         )
     if denoised and "noise" in sampler.asks_for(config):
         prediction = replace(prediction, noise=row.uniforms.random(count))
-    if denoised and "shadow" in sampler.needs:
-        shadow = candidates(outputs.row(slot, count, task.read))
-        prediction = replace(prediction, shadow=shadow)
     row.done(task, prediction, said)
     if not denoised:
         return None

@@ -1,7 +1,7 @@
 """`Generator`: prompts in, text out."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +53,12 @@ _SPAN = 64
 def _is_one(prompt: object) -> TypeGuard[Prompt]:
     if isinstance(prompt, str):
         return True
-    return isinstance(prompt, Iterable) and all(isinstance(x, int | np.integer) for x in prompt)
+    several = isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes)
+    return several and all(map(_is_id, cast("Sequence[object]", prompt)))
+
+
+def _is_id(token: object) -> bool:
+    return isinstance(token, int | np.integer) and not isinstance(token, bool)
 
 
 def _is_some_text(value: object) -> bool:
@@ -70,9 +75,11 @@ def _whole(name: str, value: Any, least: int) -> int:
 def _default_sampler(manifest: Manifest) -> SamplerConfig:
     spec = manifest.sampler
     try:
-        return SamplerConfig().updated(**{**spec.parameters, "name": spec.name})
-    except UsageError as error:
+        config = SamplerConfig().updated(**{**spec.parameters, "name": spec.name})
+        legal.check(config, manifest)
+    except (UsageError, RequestError) as error:
         raise BundleError(f"the manifest's sampler: {error.message}", error.hint) from None
+    return config
 
 
 class Generator:
@@ -197,6 +204,8 @@ class Generator:
         count = most if grows else length
         self._check_length(len(encoded.ids) - length, count)
         config = self._config(sampler)
+        if grows:
+            legal.check_growing(config, self.manifest)
         return Request(encoded.ids, count, config, _whole("seed", seed, 0), holes=encoded.holes)
 
     def _config(self, sampler: SamplerConfig | None) -> SamplerConfig:
@@ -223,7 +232,9 @@ class Generator:
         size = self.manifest.model.vocab_size
         outside = [token for token in ids if not 0 <= token < size]
         if outside:
-            raise RequestError(f"the prompt holds token id {outside[0]}", f"ids end at {size - 1}")
+            raise RequestError(
+                f"the prompt holds token id {outside[0]}", f"ids go from 0 to {size - 1}"
+            )
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -231,7 +242,9 @@ class Generator:
         elif _is_one(prompt):
             ids = tuple(int(token) for token in prompt)
         else:
-            raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
+            raise UsageError(
+                "a prompt is neither text nor token ids", "give a str or a list of int"
+            )
         if not ids:
             raise RequestError("the prompt is empty", "give at least one token")
         self._check_ids(ids)
@@ -260,8 +273,10 @@ class Generator:
         if _is_one(prompt):
             return self.run([self.request(prompt, **options)])[0]
         several = cast("Sequence[Prompt]", prompt)
-        if not isinstance(several, Iterable):
-            raise UsageError("a prompt is neither text nor token ids", "token ids are integers")
+        if not isinstance(several, Sequence | np.ndarray):
+            raise UsageError(
+                "a prompt is neither text nor token ids", "give a str or a list of int"
+            )
         return self.run([self.request(one, **options) for one in several])
 
     def infill(self, template: Template, **options: Unpack[InfillOptions]) -> Result:
@@ -301,8 +316,7 @@ class Generator:
                 )
         first = 0
         while first < len(rows):
-            size, _ = decode.room(table, rows[first : first + table.widest])
-            count = decode.as_many_as_fit(rows[first:], size)
+            count = decode.as_many_as_fit(table, rows[first : first + table.widest])
             yield from self._batch(decode.Batch(self.engine, rows[first : first + count]), first)
             first += count
 

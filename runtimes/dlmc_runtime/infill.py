@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dlmc_runtime.errors import RequestError, UsageError
 from dlmc_runtime.manifest import Manifest
 
-_HOLE = re.compile(r"<mask:([^>]*)>")
+_HOLE = re.compile(r"<mask:([^<>]{0,32})>")
 _LONGEST = 1 << 20
 
 

@@ -1,11 +1,12 @@
 """Which samplers, caches and options go with which bundle."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Protocol
 
 from dlmc_runtime import samplers
 from dlmc_runtime.errors import RequestError, UsageError
-from dlmc_runtime.manifest import Manifest, Regime
+from dlmc_runtime.manifest import Attention, Head, Regime
 from dlmc_runtime.samplers.config import SamplerConfig
 
 # Options that every sampler heeds.
@@ -48,7 +49,35 @@ def samplers_of(regime: Regime) -> list[str]:
     return [name for name in samplers.SAMPLERS if regime in regimes_of(name)]
 
 
-def check(config: SamplerConfig, manifest: Manifest) -> None:
+class Model(Protocol):
+    """What is asked of a model; `Manifest` is one."""
+
+    @property
+    def family(self) -> str:
+        """Name of its family."""
+        ...
+
+    @property
+    def attention(self) -> Attention:
+        """Its attention."""
+        ...
+
+    @property
+    def head(self) -> Head:
+        """Its vocabulary head."""
+        ...
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model that has no manifest yet."""
+
+    family: str
+    attention: Attention
+    head: Head
+
+
+def check(config: SamplerConfig, manifest: Model) -> None:
     """Refuse what a sampler, or a bundle's head and attention, cannot do.
 
     Raises:
@@ -62,6 +91,33 @@ def check(config: SamplerConfig, manifest: Manifest) -> None:
         *_about_pairs(config, manifest),
     ):
         raise RequestError(problem, hint)
+
+
+GROWING = ("low_confidence", "maskgit_plus", "topk_margin", "entropy")
+"""Samplers whose order of positions spans that grow are filled in."""
+
+
+def check_growing(config: SamplerConfig, model: Model) -> None:
+    """Refuse what has no effect where spans grow: they are filled one position a forward.
+
+    Raises:
+        RequestError: the hint says what has one.
+    """
+    if config.name not in GROWING:
+        raise RequestError(
+            f"spans that grow are not filled by {config.name}", f"use one of {', '.join(GROWING)}"
+        )
+    if model.head.candidates < 2:  # the second is taken where a span may grow no further
+        raise RequestError(
+            "spans that grow need two candidates a position, the graph keeps one",
+            "export with --candidates 2 or more",
+        )
+    heeded = {"name", "temperature", "top_k", "top_p", "guidance", "guidance_keep"}
+    for field in fields(config):
+        if field.name not in heeded and getattr(config, field.name) != field.default:
+            raise RequestError(
+                f"{field.name} has no effect where spans grow", f"leave it out of {config.name}"
+            )
 
 
 def check_heeded(config: SamplerConfig) -> None:
@@ -78,15 +134,17 @@ def check_heeded(config: SamplerConfig) -> None:
         raise UsageError(f"the sampler {config.name} takes no {field.name}", known)
 
 
-def _about_attention(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     own, family = manifest.attention, manifest.family
     if own.regime not in regimes_of(config.name):
         legal = ", ".join(samplers_of(own.regime))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
     if config.cache is not None and config.cache not in CACHES[own.regime]:
-        legal = " or ".join(CACHES[own.regime])
         hint = (
-            f"ask for {legal}, or for none by name" if legal else "leave it out: its cache is exact"
+            f"ask for one of {', '.join(CACHES[own.regime])}"
+            if own.regime == "full"
+            else "leave it out: its cache is exact"
+            + ("; dual goes with sub_block_length" if CACHES[own.regime] else "")
         )
         yield f"{family} has no cache {config.cache!r}", hint
     if config.block_length not in (None, own.block_length) and own.regime == "block":
@@ -102,6 +160,11 @@ def _about_attention(config: SamplerConfig, manifest: Manifest) -> Iterator[tupl
         )
     if config.sub_block_length is not None and own.regime == "full":
         yield f"{family} has no sub-blocks", "give block_length instead"
+    if config.sub_block_length is not None and config.sub_block_length > own.block_length:
+        yield (
+            f"sub_block_length {config.sub_block_length} exceeds the block of {own.block_length}",
+            "give a shorter one",
+        )
     if config.cache == "dual" and own.regime == "block" and config.sub_block_length is None:
         yield (
             f"the cache dual of {family} is for sub-blocks",
@@ -109,7 +172,7 @@ def _about_attention(config: SamplerConfig, manifest: Manifest) -> Iterator[tupl
         )
 
 
-def _about_head(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _about_head(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     kept = manifest.head.candidates
     if config.top_k > kept:
         yield (
@@ -128,7 +191,7 @@ def _about_head(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str
         )
 
 
-def _about_pairs(config: SamplerConfig, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     """Yield what two options rule out together."""
     del manifest
     speculative = config.name in ("autoregressive", "linear_speculation")

@@ -245,6 +245,40 @@ class Manifest(Record):
         return self
 
     @model_validator(mode="after")
+    def _tokens_fit(self) -> Self:
+        tokens, size = self.tokens, self.model.vocab_size
+        single = (tokens.mask, tokens.pad, tokens.bos, tokens.expand, tokens.delete)
+        ids = [token for token in single if token is not None]
+        outside = [one for one in (*ids, *tokens.stop, *tokens.suppressed) if one >= size]
+        if outside:
+            raise ValueError(f"token {outside[0]} is outside a vocabulary of {size}")
+        if tokens.mask not in tokens.suppressed or tokens.mask in tokens.stop:
+            raise ValueError("the mask must be suppressed, and stop nothing")
+        if tokens.expand is not None and tokens.expand in (tokens.mask, tokens.delete):
+            raise ValueError("the expand token must differ from the mask and the delete token")
+        if tokens.delete == tokens.mask:
+            raise ValueError("the delete token must differ from the mask")
+        return self
+
+    @model_validator(mode="after")
+    def _graph_fits(self) -> Self:
+        inputs, outputs = ([spec.name for spec in specs] for specs in (self.inputs, self.outputs))
+        if len({*inputs}) < len(inputs) or len({*outputs}) < len(outputs):
+            raise ValueError("two inputs or outputs have the same name")
+        guided = {"guidance", "partner"} & {*inputs}
+        if len(guided) != (2 if self.head.variant == "guided" else 0):
+            raise ValueError("guidance and partner are inputs of a guided head, and of no other")
+        windowed = self.attention.sliding_window is not None
+        if windowed != ("sliding_attention_mask" in inputs):
+            raise ValueError("a sliding window and a second attention mask go together")
+        if self.attention.seeded and self.attention.regime == "full":
+            raise ValueError("a model that sees the whole sequence seeds no blocks")
+        kept = [spec.shape[-1] for spec in self.outputs if spec.name == "top_ids" and spec.shape]
+        if self.head.candidates > self.model.vocab_size or kept not in ([], [self.head.candidates]):
+            raise ValueError(f"{self.head.candidates} candidates are not what the graph keeps")
+        return self
+
+    @model_validator(mode="after")
     def _files_are_listed(self) -> Self:
         named = [self.config, self.graph, *self.weights]
         if self.text is not None:

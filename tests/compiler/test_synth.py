@@ -116,6 +116,7 @@ def test_special_tokens_in_range_stay():
         ("llada-8b-instruct", Scale(hidden=64, heads=5), "not a multiple of 'n_heads'"),
         ("llada-8b-instruct", Scale(hidden=63), "head size 63 is odd"),
         ("sdar-1.7b-chat", Scale(kv_heads=3), "16 attention heads cannot share 3"),
+        ("modernbert-base-chat", Scale(kv_heads=2), "do not state kv-heads: leave out --kv-heads"),
         ("sdar-1.7b-chat", Scale(positions=2), "'block_size' is 4"),
     ],
 )

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -229,3 +231,28 @@ def test_too_large_a_profile_is_one_sentence(batch, monkeypatch, error):
     monkeypatch.setattr(type(one.engine), "cache", fail)
     with pytest.raises(EngineError, match="no memory for the cache of 1 rows of 48 positions"):
         batch(([1], 4, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("entropy", "entropy"),
+        ("entropy_bounded", "entropy"),
+        ("topk_margin", "top_logits"),
+        ("credit", "top_logits"),
+        ("klass", "logsumexp"),
+    ],
+)
+def test_numbers_that_are_none_end_the_row_with_an_error(batch, name, broken):
+    one = batch(([1], 6, {"name": name}), regime="full")
+    forward = one.engine.forward
+
+    def nan(*arguments):
+        said = forward(*arguments)
+        ids, logits = (np.repeat(array, 2, axis=2) for array in (said.top_ids, said.top_logits))
+        said = replace(said, top_ids=ids, top_logits=logits)
+        return replace(said, **{broken: np.full_like(getattr(said, broken), np.nan)})
+
+    one.engine.forward = nan
+    with pytest.raises(EngineError, match="answered NaN"):
+        finish(one)

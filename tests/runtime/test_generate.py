@@ -296,3 +296,38 @@ def test_a_limit_of_steps_is_the_reason_where_it_ended_a_block(generator):
     hard = SamplerConfig(threshold=0.99, steps=2, block_length=8)
     assert one.generate([1, 2], max_new_tokens=8, sampler=hard).finish_reason == "steps"
     assert one.generate([1, 2], max_new_tokens=2, sampler=hard).finish_reason == "length"
+
+
+def test_requests_that_no_batch_takes_together_run_one_after_the_other(generator):
+    made = shapes((1, 40, 0, 16), (2, 20, 0, 8), (2, 8, 20, 8), (2, 20, 20, 8))
+    one = generator("full", profiles=made)
+    cached = SamplerConfig(block_length=8, cache="dual")
+    long = one.request([1] * 30, max_new_tokens=4)
+    short = one.request([1] * 4, max_new_tokens=4, sampler=cached)
+    for order in ([long, short], [short, long], [short, long, short], [long, short, short]):
+        alone = [one.run([request])[0].tokens for request in order]
+        assert [result.tokens for result in one.run(order)] == alone
+
+
+def test_guided_and_other_requests_run_in_any_order(generator):
+    one = generator("full", profiles=shapes((1, 40, 0, 16), (2, 20, 0, 16)), guided=True)
+    guided = one.request([1] * 5, max_new_tokens=5, sampler=SamplerConfig(guidance=1.0))
+    long = one.request([1] * 30, max_new_tokens=5)
+    for order in ([guided, long], [long, guided], [guided, guided, long]):
+        assert all(len(result.tokens) == 5 for result in one.run(order))
+
+
+@pytest.mark.parametrize("prompt", [b"abc", {1: 2}, {1, 2}, (x for x in [1, 2]), [True], [b"a"], 7])
+def test_what_is_no_prompt_is_refused(generator, prompt):
+    with pytest.raises(UsageError, match="neither text nor token ids"):
+        generator().generate(prompt)
+
+
+def test_a_default_sampler_that_the_model_cannot_run_is_refused_at_once(generator):
+    for name, parameters in (
+        ("wino", {}),
+        ("sequential", {"gamma": 1.0}),
+        ("random", {"top_k": 99}),
+    ):
+        with pytest.raises(BundleError, match="the manifest's sampler"):
+            generator(sampler={"name": name, "parameters": parameters})

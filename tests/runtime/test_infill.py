@@ -28,6 +28,11 @@ def test_an_impossible_length_is_refused(text):
         infill.parse(f"a{text}b")
 
 
+def test_a_text_of_openings_is_read_at_once():
+    text = "<mask:" * 200_000
+    assert infill.parse(text) == [text]
+
+
 @pytest.mark.parametrize("length", [0, -3, True, 1.0, "4", None, 1 << 21])
 def test_a_hole_is_a_whole_number_of_tokens(length):
     with pytest.raises(UsageError, match="a hole of"):

@@ -36,8 +36,8 @@ def test_what_a_model_can_do_is_listed(refusal):
 @pytest.mark.parametrize(
     ("regime", "cache", "hint"),
     [
-        ("block", "prefix", "ask for dual, or for none by name"),
-        ("block", "none", "ask for dual"),
+        ("block", "prefix", "dual goes with sub_block_length"),
+        ("block", "none", "leave it out: its cache is exact"),
         ("context", "dual", "leave it out"),
     ],
 )
@@ -109,3 +109,29 @@ def test_guidance_and_smaller_blocks_are_legal_where_they_can_be(manifest):
     legal.check(SamplerConfig(guidance=1.0), manifest("full", guided=True))
     legal.check(SamplerConfig(block_length=2), manifest("context"))
     legal.check(SamplerConfig(sub_block_length=2, cache="dual"), manifest("block"))
+
+
+def test_where_spans_grow_only_an_order_counts(manifest):
+    made = manifest("full")
+    for name in legal.GROWING:
+        legal.check_growing(SamplerConfig(name, temperature=0.5, top_p=0.9), made)
+    for config, said in (
+        (SamplerConfig("wino"), "not filled by wino"),
+        (SamplerConfig(steps=3), "steps has no effect"),
+        (SamplerConfig(cache="dual"), "cache has no effect"),
+        (SamplerConfig("entropy", alg_temp=0.5), "alg_temp has no effect"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            legal.check_growing(config, made)
+
+
+def test_where_spans_grow_two_candidates_are_needed(manifest):
+    made = manifest("full")
+    alone = made.head.model_copy(update={"candidates": 1})
+    with pytest.raises(RequestError, match="two candidates"):
+        legal.check_growing(SamplerConfig(), made.model_copy(update={"head": alone}))
+
+
+def test_a_sub_block_is_no_longer_than_its_block(refusal):
+    said = refusal("low_confidence", "block", sub_block_length=5)
+    assert "sub_block_length 5 exceeds the block of 4" in said

@@ -223,6 +223,26 @@ def test_a_block_is_no_longer_than_the_model_reaches():
     assert "blocks of 65 exceed the model's 64 positions" in message
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("tokens", "mask"), 1 << 20, "outside a vocabulary"),
+        (("tokens", "expand"), 1 << 20, "outside a vocabulary"),
+        (("tokens", "stop"), [1 << 20], "outside a vocabulary"),
+        (("tokens", "suppressed"), [], "the mask must be suppressed"),
+        (("tokens", "stop"), [MANIFEST["tokens"]["mask"]], "and stop nothing"),
+        (("tokens", "expand"), MANIFEST["tokens"]["mask"], "the expand token must differ"),
+        (("tokens", "delete"), MANIFEST["tokens"]["mask"], "the delete token must differ"),
+        (("inputs",), MANIFEST["inputs"] * 2, "the same name"),
+        (("head", "variant"), "guided", "inputs of a guided head"),
+        (("attention", "sliding_window"), 4, "go together"),
+        (("head", "candidates"), 1 << 20, "candidates are not what the graph keeps"),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused(place, value, said):
+    assert said in _refusal(_with(place, value))
+
+
 def test_a_newer_schema_says_what_this_version_reads():
     message = _refusal({**MANIFEST, "schema_version": manifest.SCHEMA_VERSION + 1})
     assert f"this dlmc reads {manifest.SCHEMA_VERSION}" in message

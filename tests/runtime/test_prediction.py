@@ -132,9 +132,9 @@ def test_everything_follows_the_distribution(kind, config, seed, uniform):
     # Without filters margins and entropies are of the distribution that confidence is taken from.
     seen = drawn_from if kind.tempered or filtered else plain(logits)
     two = -np.sort(-seen, axis=1)[:, :2]
-    np.testing.assert_allclose(found.margin, two[:, 0] - two[:, 1], rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found.margin, two[:, 0] - two[:, 1], rtol=2e-5, atol=2e-5)
     terms = np.where(seen > 0, seen * np.log(np.where(seen > 0, seen, 1)), 0)
-    np.testing.assert_allclose(found.entropy, -terms.sum(axis=1), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found.entropy, -terms.sum(axis=1), rtol=2e-5, atol=2e-5)
     assert found.margin.dtype == found.entropy.dtype == np.float64
 
 

@@ -26,7 +26,14 @@ _SUPPORTED: Supported = {
     "modules_to_save": (None,),
     "layers_to_transform": (None,),
 }
-_EMPTY = ("rank_pattern", "alpha_pattern")
+_EMPTY = (
+    "rank_pattern",
+    "alpha_pattern",
+    "exclude_modules",
+    "layer_replication",
+    "layers_pattern",
+    "trainable_token_indices",
+)
 
 
 @dataclass(frozen=True)

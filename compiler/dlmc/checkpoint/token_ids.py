@@ -10,6 +10,7 @@ from dlmc_runtime.errors import CheckpointError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+_MOST_DIGITS = 10
 _CONFIG = "tokenizer_config.json"
 
 
@@ -44,6 +45,7 @@ def token_id(checkpoint: Checkpoint, text: str) -> int | None:
     added = read_json(files[_CONFIG]).get("added_tokens_decoder")
     entries = added.items() if isinstance(added, dict) else ()
     for key, entry in entries:
-        if isinstance(entry, dict) and entry.get("content") == text and key.isdecimal():
+        named = isinstance(entry, dict) and entry.get("content") == text
+        if named and key.isascii() and key.isdecimal() and len(key) <= _MOST_DIGITS:
             return int(key)
     return None

@@ -1,5 +1,6 @@
 """`dlmc run`: a prompt in, text out."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
 
 MAX_PROMPT_BYTES = 16 << 20
+_SHOWN = 40  # characters of a value that an error repeats
 
 View = Callable[["Event"], object]
 
@@ -55,7 +57,9 @@ def command(
     sampler: Annotated[
         str | None, typer.Option(help=f"Which one commits positions: {', '.join(SAMPLERS)}.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Forwards per block.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Forwards per block, at most. [default: one a position]")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Commit every position at least this sure.")
     ] = None,
@@ -63,7 +67,7 @@ def command(
         float | None, typer.Option(help="Bound of Fast-dLLM's parallel decoding.")
     ] = None,
     block_length: Annotated[
-        int | None, typer.Option(help="Positions denoised together (LLaDA only).")
+        int | None, typer.Option(help="Positions denoised together, where the model lets you.")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the best token.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw among this many best tokens.")] = None,
@@ -84,7 +88,7 @@ def command(
         str | None,
         typer.Option(
             metavar="TEMPLATE",
-            help='Fill the holes of "before<mask:16>after" instead of answering.',
+            help='Fill the holes of "before<mask:16>after"; PROMPT comes before it.',
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
@@ -107,6 +111,7 @@ def command(
     On a terminal the answer streams, followed by its speed; in a pipe only the answer is printed.
     """
     from dlmc_runtime import Generator, SamplerConfig
+    from dlmc_runtime.infill import parse
 
     given = {
         "steps": steps,
@@ -118,30 +123,30 @@ def command(
         "top_p": top_p,
         "cache": cache,
         "guidance": guidance,
-        **sampler_options(options),
     }
-    config = SamplerConfig().updated(
-        name=sampler, **given
-    )  # a mistake is found before a load of minutes
+    for name, value in sampler_options(options).items():
+        if given.get(name) is not None:
+            raise UsageError(f"{name} is given twice", "give it once")
+        given[name] = value
+    # A mistake is found before a load of minutes.
+    config = SamplerConfig().updated(name=sampler, **given)
     if sampler is not None:
         legal.check_heeded(config)
     if system is not None and chat is False:
         raise UsageError("--system needs a chat", "leave out --no-chat")
-    for_answers = {
-        "PROMPT": prompt,
-        "--chat": chat,
-        "--system": system,
-        "--stop": stop,
-        "--ignore-eos": ignore_eos or None,
-    }
-    text = read_prompt(prompt) if infill is None else _only(infill, for_answers)
+    if infill is not None:
+        _refuse({"--stop": stop, "--ignore-eos": ignore_eos}, "--infill goes without {}")
+        if prompt is None:
+            _refuse({"--chat": chat, "--system": system}, "{} needs a prompt before the template")
+    text = None if infill is not None and prompt is None else read_prompt(prompt)
     with Generator.load(bundle, target) as generator:
         config = choose_sampler(generator.sampler, sampler, given)
         same: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampler": config, "seed": seed}
+        rendered = "" if text is None else render(generator, text, chat=chat, system=system)
         if infill is not None:
-            request = generator.infill_request(text, **same)
+            template = [rendered, *parse(infill)] if rendered else infill
+            request = generator.infill_request(template, **same)
         else:
-            rendered = render(generator, text, chat=chat, system=system)
             request = generator.request(rendered, stop=stop or (), ignore_eos=ignore_eos, **same)
         events = generator.events([request])
         streaming = on_terminal() and not as_json and not watch
@@ -156,12 +161,11 @@ def command(
         note(speed(result))
 
 
-def _only(infill: str, others: dict[str, Any]) -> str:
-    """Return the template; refuse what makes sense for answers only."""
-    for name, value in others.items():
-        if value is not None:
-            raise UsageError(f"--infill goes without {name}", "leave one of them out")
-    return infill
+def _refuse(options: dict[str, Any], problem: str) -> None:
+    """Refuse the first option that is given."""
+    for name, value in options.items():
+        if value:
+            raise UsageError(problem.format(name), f"leave out {name}")
 
 
 def read_prompt(argument: str | None) -> str:
@@ -242,21 +246,28 @@ def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:
                 f"--set {text} names no parameter of samplers",
                 f"write NAME=VALUE with one of {', '.join(sorted(known.keys() - {'name'}))}",
             )
+        if name in found:
+            raise UsageError(f"--set {name} is given twice", "give it once")
         found[name] = _value(name, value, str(known[name]))
     return found
 
 
 def _value(name: str, value: str, kind: str) -> Any:
     """Return a text as the type that a parameter has."""
-    try:
-        if "tuple" in kind:
-            return tuple(int(part) for part in value.split(",") if part)
-        if "int" in kind:
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+    if "tuple" in kind:
+        if re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10})*", value):
+            return tuple(map(int, value.split(",")))
+        raise UsageError(f"--set {name}={shown}", "give ids separated by commas")
+    if "int" in kind:
+        if re.fullmatch(r"-?[0-9]{1,18}", value):
             return int(value)
-        return float(value) if "float" in kind else value
-    except ValueError:
-        wanted = "ids separated by commas" if "tuple" in kind else "a number"
-        raise UsageError(f"--set {name}={value}", f"give {wanted}") from None
+        raise UsageError(f"--set {name}={shown}", "give a whole number")
+    if "float" not in kind:
+        return value
+    if re.fullmatch(r"-?[0-9.]{1,32}(e-?[0-9]{1,3})?", value) and value.count(".") <= 1:
+        return float(value)
+    raise UsageError(f"--set {name}={shown}", "give a number")
 
 
 def _view(generator: "Generator", *, streaming: bool, watch: bool) -> AbstractContextManager[View]:

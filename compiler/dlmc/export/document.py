@@ -6,7 +6,6 @@ from importlib.metadata import version
 from dlmc.export.graph_io import graph_inputs, graph_outputs
 from dlmc.export.plan import ExportPlan
 from dlmc_runtime.manifest import (
-    Attention,
     FileRecord,
     Head,
     Manifest,
@@ -29,14 +28,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
     return Manifest(
         family=spec.family,
         architecture=spec.architecture,
-        attention=Attention(
-            regime=spec.regime,
-            block_length=spec.block_length,
-            aligned_to=spec.aligned_to,
-            last_block=spec.last_block,
-            seeded=spec.seeded,
-            sliding_window=spec.sliding_window,
-        ),
+        attention=spec.attention,
         shift=spec.shift,
         tokens=Tokens(
             mask=spec.mask_id,

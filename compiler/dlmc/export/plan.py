@@ -24,8 +24,10 @@ from dlmc.export.text import Text, read_text
 from dlmc.export.weights import files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
+from dlmc_runtime import legal
 from dlmc_runtime.errors import CheckpointError, UsageError
-from dlmc_runtime.manifest import Profile, SamplerSpec, TargetSpec, Tolerance
+from dlmc_runtime.manifest import Head, Profile, SamplerSpec, TargetSpec, Tolerance
+from dlmc_runtime.samplers.config import SamplerConfig
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,16 @@ def plan_export(options: ExportOptions) -> ExportPlan:
     adapter = _adapter(options, checkpoint, resolved)
     if adapter is not None:
         spec = adapter.applied(family, spec)
+        shared = sorted(checkpoint.tensors.keys() & adapter.tensors.keys())
+        if shared:
+            raise CheckpointError(
+                f"the adapter holds {shared[0][:120]!r}, a tensor of the checkpoint itself",
+                "give an adapter of the output projections alone",
+            )
         checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **adapter.tensors})
     suppressed = _suppressed(options, spec)
+    sampler = recipe.sampler if recipe else spec.sampler
+    _check_sampler(options, spec, sampler)
     wanted = options.tokenizer and resolved is not None  # a recipe has no tokenizer
     text = read_text(checkpoint, spec.denoiser.vocab_size) if wanted else None
     return ExportPlan(
@@ -123,7 +133,7 @@ def plan_export(options: ExportOptions) -> ExportPlan:
         else imagine_weights(expected_shapes(spec), checkpoint.config),
         text=text,
         profiles=_profiles(recipe, spec),
-        sampler=recipe.sampler if recipe else spec.sampler,
+        sampler=sampler,
         max_new_tokens=spec.max_new_tokens,
         tolerances=TOLERANCES | (recipe.tolerances if recipe else {}),
         targets=_targets(recipe, spec),
@@ -210,6 +220,13 @@ def _overrides(options: ExportOptions, recipe: Recipe | None, mask_id: int | Non
         candidates=candidates,
         max_new_tokens=recipe.max_new_tokens if recipe else None,
     )
+
+
+def _check_sampler(options: ExportOptions, spec: FamilySpec, sampler: SamplerSpec) -> None:
+    """Refuse a default sampler that the bundle could not run."""
+    config = SamplerConfig().updated(**{**sampler.parameters, "name": sampler.name})
+    head = Head(variant=options.variant, candidates=spec.candidates)
+    legal.check(config, legal.Planned(spec.family, spec.attention, head))
 
 
 def _suppressed(options: ExportOptions, spec: FamilySpec) -> tuple[int, ...]:

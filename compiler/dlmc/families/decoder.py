@@ -205,6 +205,9 @@ def rope_keys(config: Keys, *, types: tuple[str | None, ...] = ("default", None)
     return rope
 
 
+_EXTREME = 1e6  # far beyond what a network has been trained with, and within float32
+
+
 def read_yarn(rope: Keys) -> Yarn:
     """Read YaRN's keys; defaults and the attention factor are those of transformers.
 
@@ -212,11 +215,9 @@ def read_yarn(rope: Keys) -> Yarn:
         CheckpointError: a key is missing, or its value cannot be.
     """
     rope.require({"truncate": (True, None)})
-    factor = rope.number("factor")
-    if factor < 1:
-        rope.refuse(f"'factor' is {factor}", "it must be 1 or more")
-    fast = rope.number("beta_fast") if rope.has("beta_fast") else 32.0
-    slow = rope.number("beta_slow") if rope.has("beta_slow") else 1.0
+    factor = rope.number("factor", 1.0, _EXTREME)
+    fast = rope.number("beta_fast", 1 / _EXTREME, _EXTREME) if rope.has("beta_fast") else 32.0
+    slow = rope.number("beta_slow", 1 / _EXTREME, _EXTREME) if rope.has("beta_slow") else 1.0
     if rope.number("rope_theta") <= 1:
         rope.refuse("'rope_theta' is not above 1", "YaRN needs frequencies that fall")
     return Yarn(
@@ -230,14 +231,15 @@ def read_yarn(rope: Keys) -> Yarn:
 
 def _attention_factor(rope: Keys, factor: float) -> float:
     if rope.has("attention_factor"):
-        return rope.number("attention_factor")
+        return rope.number("attention_factor", 1 / _EXTREME, _EXTREME)
 
     def magnitude(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1.0
 
     # Both are needed, and 0 counts as none.
     if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):
-        return magnitude(rope.number("mscale")) / magnitude(rope.number("mscale_all_dim"))
+        scales = (rope.number(key, most=_EXTREME) for key in ("mscale", "mscale_all_dim"))
+        return magnitude(next(scales)) / magnitude(next(scales))
     return magnitude(1.0)
 
 

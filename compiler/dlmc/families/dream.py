@@ -47,7 +47,13 @@ def _read(
     if not expand:
         return spec
     # DreamOn: spans grow, and shrink where the end of text is predicted.
-    return replace(spec, expand_id=expand[0], delete_id=(*delete, *spec.stop_ids, None)[0])
+    ids = (*expand, *(delete or spec.stop_ids[:1]))
+    if len(expand) > 1 or len(delete) > 1 or len({*ids, spec.mask_id}) != len(ids) + 1:
+        keys.refuse(
+            f"expand, delete and mask are the tokens {[*ids, spec.mask_id]}",
+            "they must be one token each, and differ",
+        )
+    return replace(spec, expand_id=ids[0], delete_id=ids[1] if ids[1:] else None)
 
 
 DREAM = Family(

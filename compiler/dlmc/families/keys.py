@@ -52,11 +52,12 @@ class Keys:
             self._wrong(key, wanted)
         return value
 
-    def number(self, key: str) -> float:
-        """Return a positive, finite number."""
+    def number(self, key: str, least: float = 0.0, most: float = sys.float_info.max) -> float:
+        """Return a positive, finite number from ``least`` to ``most``."""
         value = self._get(key, "the number")
-        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
-            self._wrong(key, "a positive number")
+        if type(value) not in (int, float) or value <= 0 or not least <= value <= most:
+            bounded = most < sys.float_info.max
+            self._wrong(key, f"from {least:g} to {most:g}" if bounded else "a positive number")
         return float(value)
 
     def flag(self, key: str, *, default: bool | None = None) -> bool:

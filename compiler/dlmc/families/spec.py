@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Profile, Regime, SamplerSpec
+from dlmc_runtime.manifest import Attention, Profile, Regime, SamplerSpec
 
 Shift = Literal[0, 1]
 
@@ -130,6 +130,18 @@ class FamilySpec:
         """
         whole = self.regime == "full"
         return min(self.block_length, profile.block) if whole else self.block_length
+
+    @property
+    def attention(self) -> Attention:
+        """The attention as a manifest states it."""
+        return Attention(
+            regime=self.regime,
+            block_length=self.block_length,
+            aligned_to=self.aligned_to,
+            last_block=self.last_block,
+            seeded=self.seeded,
+            sliding_window=self.sliding_window,
+        )
 
     @property
     def sliding_window(self) -> int | None:

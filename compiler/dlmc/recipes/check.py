@@ -7,8 +7,9 @@ from dlmc.families import FamilySpec, Overrides, detect
 from dlmc.recipes.recipe import Recipe, read_recipe
 from dlmc.targets.options import BuildOptions, check_options
 from dlmc.targets.sizes import cache_bytes, weight_bytes
+from dlmc_runtime import legal
 from dlmc_runtime.errors import DlmcError
-from dlmc_runtime.manifest import Profile
+from dlmc_runtime.manifest import Head, Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -17,9 +18,11 @@ def _name(recipe: Recipe, _: FamilySpec, path: Path) -> Iterator[str]:
         yield f"name: {recipe.name!r} differs from the file's"
 
 
-def _sampler(recipe: Recipe, _: FamilySpec, __: Path) -> Iterator[str]:
+def _sampler(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
     try:
-        SamplerConfig().updated(name=recipe.sampler.name, **recipe.sampler.parameters)
+        config = SamplerConfig().updated(name=recipe.sampler.name, **recipe.sampler.parameters)
+        head = Head(variant="plain", candidates=recipe.candidates)
+        legal.check(config, legal.Planned(spec.family, spec.attention, head))
     except DlmcError as error:
         yield f"sampler: {error}"
 

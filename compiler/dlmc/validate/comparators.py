@@ -1,7 +1,7 @@
 """Polygraphy comparators for what an engine answers to a recorded forward."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from dlmc.validate.recording import Arrays, State
 from dlmc.validate.report import Place
 from dlmc.validate.tolerances import COMMITTED, IDS, Limits
 from dlmc_runtime.engines.base import OUTPUTS, Outputs
+from dlmc_runtime.samplers.base import Prediction
 
 NUMBERS = (
     "top_logits",
@@ -180,9 +181,7 @@ class CommittedSet(BaseCompareFunc):  # type: ignore[misc]
         for at in np.flatnonzero(asked):
             others = np.where(wanted[at], scale, 1 / scale)
             others[at] = 1 / others[at]
-            moved = type(prediction)(
-                prediction.tokens, prediction.confidence * others, prediction.noise
-            )
+            moved = _surer(prediction, others)
             undecided[at] = choice.select(moved)[at] != wanted[at]
         return undecided
 
@@ -196,6 +195,17 @@ class CommittedSet(BaseCompareFunc):  # type: ignore[misc]
             + total.rtol * np.abs(reference.head.logsumexp[0].astype(np.float64))
         )
         return slack
+
+
+def _surer(prediction: Prediction, by: NDArray[np.float64]) -> Prediction:
+    """Return a prediction of which every position is ``by`` times as sure, by any measure."""
+    margin, entropy = prediction.margin, prediction.entropy
+    return replace(
+        prediction,
+        confidence=prediction.confidence * by,
+        margin=None if margin is None else margin * by,
+        entropy=None if entropy is None else entropy - np.log(by),
+    )
 
 
 def margin(outputs: Outputs) -> NDArray[np.float32]:

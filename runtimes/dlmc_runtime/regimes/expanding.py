@@ -67,7 +67,7 @@ class Expanding(Regime):
         """Fix the best position, and change the span where its token says so."""
         del task
         row = self.row
-        if not self.budget or int((~row.given).sum()) >= self.room:
+        if self.budget <= 0 or int((~row.given).sum()) >= self.room:
             prediction = self._without_expansion(prediction, said)
         block = row.state()
         scores = row.sampler.scores(prediction) if isinstance(row.sampler, Ranked) else None
@@ -91,6 +91,8 @@ class Expanding(Regime):
             return prediction
         allowed = said.top_ids != self.row.tokens.expand
         second = allowed.argmax(axis=1)[:, None]
+        if not allowed.any(axis=1).all():  # `legal` asks for two candidates
+            raise ValueError("a position has no candidate but the expand token")
         tokens = np.take_along_axis(said.top_ids, second, 1)[:, 0]
         logits = np.take_along_axis(said.top_logits, second, 1)[:, 0].astype(np.float64)
         confidence = np.exp(logits - said.logsumexp)

@@ -60,6 +60,14 @@ class Prediction:
     shadow: Candidates | None = None
     noise: Floats | None = None
 
+    @property
+    def finite(self) -> bool:
+        """Whether every number in it is one."""
+        parts: list[Floats | None] = [self.confidence, self.margin, self.entropy]
+        for found in (self.candidates, self.shadow):
+            parts += [] if found is None else [found.logits, found.logsumexp]
+        return all(part is None or bool(np.isfinite(part).all()) for part in parts)
+
 
 @dataclass(frozen=True)
 class BlockState:
@@ -155,16 +163,13 @@ def needed(part: Part | None, name: str) -> Part:
 
 def best(scores: Floats, masked: Bools, count: int) -> Bools:
     """Mark the ``count`` masked positions with the highest scores, the lowest position at ties."""
-    order = np.argsort(np.where(masked, -scores, np.inf), kind="stable")
-    chosen = np.zeros_like(masked)
-    chosen[order[: min(count, int(masked.sum()))]] = True
-    return chosen
+    return marked(masked, ranked(scores, masked)[: max(count, 0)])
 
 
 def ranked(scores: Floats, masked: Bools) -> Ints:
     """Return the masked positions, best score first, the lowest position at ties."""
-    order = np.argsort(np.where(masked, -scores, np.inf), kind="stable")
-    return order[: int(masked.sum())]
+    positions: Ints = np.flatnonzero(masked)
+    return positions[np.argsort(-scores[positions], kind="stable")]
 
 
 def marked(like: Bools, positions: Ints) -> Bools:

@@ -22,8 +22,8 @@ class SamplerConfig:
         temperature: 0 takes the best token, otherwise tokens are drawn.
         top_k: draw among this many best tokens; 0 means all.
         top_p: draw among the best tokens that hold this much probability.
-        block_length: positions denoised together; None means the bundle's own. Only families
-            that see the whole sequence may change it.
+        block_length: positions denoised together; None means the bundle's own. Models that see
+            the whole sequence take any, models with a causal pass shorter ones.
         sub_block_length: positions of a block that are filled before the next ones (Fast-dLLM
             v2); None means the whole block.
         cache: for families that see the whole sequence, ``none`` recomputes everything,
@@ -82,7 +82,8 @@ class SamplerConfig:
             raise UsageError(f"no sampler is called {self.name!r}", f"choose one of {known}")
         for name, legal, wanted in _RULES:
             value = getattr(self, name)
-            if value is not None and not legal(value):
+            optional = self.__dataclass_fields__[name].default is None
+            if not (value is None and optional) and not legal(value):
                 raise UsageError(f"{name} is {value!r}", f"it must be {wanted}")
         both = self.threshold is not None and self.factor is not None
         if both and self.name not in _BOTH:
@@ -105,9 +106,12 @@ def _whole(value: Any) -> bool:
 
 
 def _real(value: Any) -> bool:
-    return _whole(value) or (isinstance(value, float) and math.isfinite(value))
+    number = _whole(value) or (isinstance(value, float) and math.isfinite(value))
+    return number and abs(value) <= _LARGEST
 
 
+_LARGEST = 1e9  # of any number: beyond it, arithmetic on them rounds everything else away
+_MOST_STEPS = 16384
 # Between these temperatures float32 neither rounds confidences away nor draws suppressed tokens.
 _COLDEST, _HOTTEST = 1e-3, 1e3
 
@@ -142,7 +146,11 @@ _COUNT = "a whole number of at least 1"
 _AMOUNT = "a number of at least 0"
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("steps", _at_least(1), _COUNT),
+    (
+        "steps",
+        lambda v: _whole(v) and 1 <= v <= _MOST_STEPS,
+        f"a whole number from 1 to {_MOST_STEPS}",
+    ),
     ("threshold", _share, _SHARE),
     ("factor", _not_negative, _AMOUNT),
     (
@@ -157,7 +165,11 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("cache", _one_of(_CACHES), f"one of {', '.join(_CACHES)}"),
     ("schedule", _one_of(_SCHEDULES), f"one of {', '.join(_SCHEDULES)}"),
     ("eps", lambda v: _real(v) and 0 < v < 1, "above 0 and below 1"),
-    ("alg_temp", _not_negative, _AMOUNT),
+    (
+        "alg_temp",
+        lambda v: _real(v) and (v == 0 or _COLDEST <= v <= _HOTTEST),
+        f"0, or {_COLDEST:g} to {_HOTTEST:g}",
+    ),
     ("defer_ids", _ids, "a tuple of token ids"),
     ("uncounted_ids", _ids, "a tuple of token ids"),
     ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),

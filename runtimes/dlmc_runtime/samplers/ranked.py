@@ -55,7 +55,8 @@ class Ranked(Sampler):
         left, step = int(block.masked.sum()), block.step
         kind = self.config.schedule or self.schedule
         if kind == "uniform":
-            return schedules.quota(block.masks, steps, step)
+            # The last step takes all: one that was decided without the sampler may have left more.
+            return left if step + 1 >= steps else schedules.quota(block.masks, steps, step)
         if kind == "dream":
             return schedules.dream(left, steps, step, self.config.eps)
         counts = schedules.reverse_process(block.masks, steps, kind)

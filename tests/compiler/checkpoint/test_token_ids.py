@@ -53,6 +53,8 @@ def test_settings_alone(tmp_path: Path):
         {"added_tokens_decoder": {"7": "<|mask|>"}},
         decoder("<|mask|>", "-7"),
         decoder("<|mask|>", "seven"),
+        decoder("<|mask|>", "9" * 5000),
+        decoder("<|mask|>", "\u0667"),
     ],
 )
 def test_settings_that_do_not_say(tmp_path: Path, config: dict[str, Any]):

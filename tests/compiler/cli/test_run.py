@@ -2,6 +2,7 @@ import pytest
 
 from dlmc.cli.run import MAX_PROMPT_BYTES, choose_sampler
 from dlmc_runtime.errors import UsageError
+from dlmc_runtime.infill import Hole
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -210,21 +211,28 @@ def test_a_template_is_filled(dlmc, generator):
     }
 
 
+def test_a_template_may_follow_a_prompt(dlmc, generator):
+    dlmc("run", "bundle", "hi", "--infill", "a<mask:3>b")
+    assert generator.prompt == ["<user>hi<assistant>", "a", Hole(3), "b"]
+    dlmc("run", "bundle", "hi", "--no-chat", "--infill", "<mask:3>")
+    assert generator.prompt == ["hi", Hole(3)]
+    dlmc("run", "bundle", "--no-chat", "--infill", "<mask:3>")
+    assert generator.prompt == "<mask:3>"
+
+
 @pytest.mark.parametrize(
-    ("others", "named"),
+    ("others", "said"),
     [
-        (["hi"], "PROMPT"),
-        (["--chat"], "--chat"),
-        (["--no-chat"], "--chat"),
-        (["--system", "be"], "--system"),
-        (["--stop", "x"], "--stop"),
-        (["--ignore-eos"], "--ignore-eos"),
+        (["--chat"], "--chat needs a prompt"),
+        (["--system", "be"], "--system needs a prompt"),
+        (["--stop", "x"], "--infill goes without --stop"),
+        (["hi", "--ignore-eos"], "--infill goes without --ignore-eos"),
     ],
 )
-def test_a_template_goes_without_what_is_for_answers(dlmc, generator, others, named):
+def test_a_template_goes_without_what_is_for_answers(dlmc, generator, others, said):
     outcome = dlmc("run", "bundle", *others, "--infill", "a<mask:3>b")
     assert outcome.status == 2
-    assert f"--infill goes without {named}" in outcome.err
+    assert said in outcome.err
 
 
 def test_any_parameter_can_be_set(dlmc, generator):
@@ -245,7 +253,11 @@ def test_any_parameter_can_be_set(dlmc, generator):
         ("name=random", "names no parameter"),
         ("=1", "names no parameter"),
         ("eps=much", "give a number"),
-        ("steps=1.5", "give a number"),
+        ("steps=1.5", "give a whole number"),
+        ("steps=1_0", "give a whole number"),
+        ("steps=\u0663", "give a whole number"),
+        ("eps=nan", "give a number"),
+        ("top_k=" + "9" * 400, "9..."),
         ("defer_ids=a", "give ids"),
         ("schedule=later", "it must be one of uniform"),
         ("gamma=1", "takes no gamma"),
@@ -255,3 +267,13 @@ def test_what_cannot_be_set_is_refused_before_a_bundle_loads(dlmc, text, said):
     outcome = dlmc("run", "no-such-bundle", "hi", "--sampler", "low_confidence", "--set", text)
     assert outcome.status == 2
     assert said in outcome.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--set", "eps=0.1", "--set", "eps=0.2"], ["--steps", "5", "--set", "steps=2"]],
+)
+def test_a_parameter_is_given_once(dlmc, options):
+    outcome = dlmc("run", "no-such-bundle", "hi", *options)
+    assert outcome.status == 2
+    assert "is given twice" in outcome.err

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.numpy import load_file, save_file
 
 from dlmc.checkpoint import ResolvedCheckpoint
 from dlmc.export import plan as module
 from dlmc.export.defaults import default_profiles
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import plan_export
-from dlmc_runtime.errors import CheckpointError, UsageError
+from dlmc_runtime.errors import CheckpointError, RequestError, UsageError
 from dlmc_runtime.manifest import Profile, TargetSpec, Tolerance
 
 
@@ -343,6 +344,25 @@ def test_an_adapter_adds_its_tensors(goldens, tmp_path):
     assert plan.parameters - alone.parameters == 2 * 2 * 128 * 64
     imagined = plan_export(replace(asked, adapter="linear_spec_lora", weights=False))
     assert imagined.parameters == plan.parameters
+
+
+def test_an_adapter_replaces_no_tensor_of_the_checkpoint(goldens, tmp_path):
+    nemotron = goldens / "nemotron_labs_diffusion"
+    shutil.copytree(nemotron, tmp_path / "source")
+    weights = tmp_path / "source" / "linear_spec_lora" / "adapter_model.safetensors"
+    weights.chmod(0o644)
+    tensors = load_file(weights)
+    own = next(iter(load_file(nemotron / "model.safetensors").items()))
+    save_file(tensors | dict([own]), weights)
+    asked = ExportOptions(str(tmp_path / "source"), tmp_path / "bundle", tokenizer=False)
+    with pytest.raises(CheckpointError, match="a tensor of the checkpoint itself"):
+        plan_export(replace(asked, adapter="linear_spec_lora"))
+
+
+def test_a_default_sampler_that_the_family_cannot_run(options, recipe):
+    path = recipe(sampler={"name": "wino", "parameters": {}})
+    with pytest.raises(RequestError, match="wino does not go with sdar"):
+        plan_export(replace(options, recipe=path))
 
 
 def test_an_adapter_that_does_not_fit(goldens, tmp_path, options):

@@ -120,7 +120,11 @@ def test_attention_factor(changes: dict[str, Any], expected: float):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"factor": 0.5}, "'factor' is 0.5: it must be 1 or more"),
+        ({"factor": 0.5}, "'factor' is 0.5: it must be from 1 to"),
+        ({"factor": 1e9}, "'factor' is 1000000000.0: it must be from 1 to"),
+        ({"beta_slow": 1e-9}, "'beta_slow' is 1e-09: it must be from"),
+        ({"attention_factor": 1e30}, "'attention_factor' is 1e\\+30: it must be from"),
+        ({"mscale": 1e30, "mscale_all_dim": 1.0}, "'mscale' is 1e\\+30: it must be from"),
         ({"factor": None}, "'factor' is missing"),
         ({"rope_theta": 1}, "'rope_theta' is not above 1"),
         ({"truncate": False}, "'truncate' is false"),

@@ -90,3 +90,34 @@ def test_a_block_causal_relative_is_another_network():
 def test_missing_keys(key: str):
     with pytest.raises(CheckpointError, match=rf"config\.json: '{key}' is missing"):
         read(**{key: None})
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"eos_token_id": 151643}, 151643),
+        ({"delete_token_id": 8}, 8),
+        ({"eos_token_id": 9}, 9),
+        ({}, None),
+    ],
+)
+def test_spans_shrink_at_the_delete_or_the_stop_token(
+    generation: dict[str, Any], expected: int | None
+):
+    spec = read({"expand_token_id": 7, **generation}, eos_token_id=None, pad_token_id=151643)
+    assert (spec.expand_id, spec.delete_id) == (7, expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"expand_token_id": 151666},
+        {"expand_token_id": [7, 8]},
+        {"expand_token_id": 7, "delete_token_id": 7},
+        {"expand_token_id": 7, "delete_token_id": 151666},
+        {"expand_token_id": 151643},
+    ],
+)
+def test_tokens_that_grow_and_shrink_spans_differ(changes: dict[str, Any]):
+    with pytest.raises(CheckpointError, match="must be one token each, and differ"):
+        read(changes)

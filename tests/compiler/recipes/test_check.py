@@ -22,6 +22,7 @@ def test_every_recipe_is_sound(name):
         ("family: llada", "family: sdar", "family: 'sdar', but config is of llada"),
         ("name: tiny-llada", "name: other", "name: 'other' differs"),
         ("low_confidence", "greedy", "sampler: no sampler is called 'greedy'"),
+        ("low_confidence", "autoregressive", "sampler: the sampler autoregressive takes no"),
         ("max_new_tokens: 64", "max_new_tokens: 640", "max_new_tokens: 640 exceeds"),
         ("cache: 0", "cache: 64", "profiles.0.cache: it keeps the whole sequence"),
         ("block: 160", "block: 1600", "profiles.0: exceeds the model's 512"),

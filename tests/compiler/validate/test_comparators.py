@@ -168,3 +168,32 @@ def test_answers_carry_the_graphs_names():
     answer = Answer(_state(outputs), outputs, kept, "engine")
     assert "present.0.key" in answer
     assert answer.runner_name == "engine"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("entropy", {"steps": 2}),
+        ("topk_margin", {"steps": 2}),
+        ("entropy_bounded", {"gamma": 0.5}),
+        ("maskgit_plus", {"steps": 2, "alg_temp": 0.5}),
+        ("credit", {}),
+    ],
+)
+def test_every_order_of_positions_is_compared(name, parameters):
+    options = {"sampler": SamplerConfig(name, **parameters), "noise": np.full(COUNT, 0.5)}
+    same = _outputs((0.9, 0.5, 0.4, 0.1))
+    found = _committed(same, same, **options)
+    assert found
+    assert found.compared >= 1
+
+
+def test_an_entropy_that_differs_commits_other_positions():
+    graded = np.array([[0.1, 0.9, 2.0, 3.0]], np.float32)
+    ours, reference = (
+        replace(_outputs((0.9, 0.5, 0.4, 0.1)), entropy=entropy)
+        for entropy in (graded, graded[:, ::-1])
+    )
+    sampler = SamplerConfig("entropy", steps=2)
+    assert not _committed(ours, reference, sampler=sampler)
+    assert _committed(ours, ours, sampler=sampler)

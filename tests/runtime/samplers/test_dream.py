@@ -59,7 +59,7 @@ def test_the_schedule_is_dreams_own():
     assert history == [[7], [6], [5], [4], [3], [2], [0, 1]]
 
 
-@given(st.lists(GRADES, min_size=3, max_size=6), st.integers(0, 100), st.sampled_from([1e-4, 9.0]))
+@given(st.lists(GRADES, min_size=3, max_size=6), st.integers(0, 100), st.sampled_from([1e-3, 9.0]))
 def test_deferred_tokens_come_last_where_positions_are_drawn(confidence, seed, heat):
     noise = np.random.default_rng(seed).random(len(confidence))
     tokens = [7] + [5] * (len(confidence) - 1)
