@@ -126,10 +126,15 @@ def prompts(case: Case) -> list[tuple[int, ...]]:
 
 def recorded(case: Case) -> Recorded:
     """Return what a run of ``case`` must reproduce."""
+    noop = case.data.get("num_noop_forwards", 0)
     right = case.data.get("corrected")
     if right is not None:
-        return Recorded(right.get("canvases"), right["final_ids"], right["num_forwards"])
-    noop = case.data.get("num_noop_forwards", 0)
+        canvases = right.get("canvases")
+        return Recorded(
+            None if canvases is None else [_unpadded(case, state) for state in canvases],
+            _unpadded(case, right["final_ids"]),
+            right["num_forwards"] - right.get("num_noop_forwards", 0),
+        )
     canvases = [_unpadded(case, state) for state in case.data["canvases"]]
     changed = [
         state for i, state in enumerate(canvases) if i == 0 or not noop or state != canvases[i - 1]
@@ -152,7 +157,7 @@ def _pads(case: Case) -> list[int]:
         return [row.count(0) for row in masks]
     lengths = [len(row) for row in case.data["prompts"]]
     if case.algorithm == "dllm_bd3lm/sample":  # to a whole number of blocks
-        block = case.parameters["block_size"]
+        block = case.parameters.get("block_size", 32)
         return [-(-max(lengths) // block) * block - length for length in lengths]
     return [0] * len(lengths)
 
@@ -161,7 +166,21 @@ def _lengths(case: Case) -> list[int | None]:
     """Return how many positions of each row are not pads; None for all of them."""
     lengths = [len(row) for row in case.data["prompts"]]
     if case.algorithm == "dllm_mdlm/sample":
-        return [length + case.parameters["max_new_tokens"] for length in lengths]
+        return [length + case.parameters.get("max_new_tokens", 128) for length in lengths]
     if case.algorithm == "dllm_mdlm/infill":
         return list(lengths)
+    if case.algorithm == "dllm_bd3lm/sample":
+        return [_ended(case, row) for row in range(len(lengths))]
     return [None] * len(lengths)
+
+
+def _ended(case: Case, row: int) -> int | None:
+    """Return how long a row is at the end of its first block with the end of text.
+
+    The reference goes on with it until all rows of the batch have ended.
+    """
+    block = case.parameters.get("block_size", 32)
+    start = len(case.data["prompts"][row])
+    answer = case.data["finals"][row][_pads(case)[row] + start :]
+    eos = case.data["eos_id"]
+    return start + (answer.index(eos) // block + 1) * block if eos in answer else None

@@ -73,5 +73,5 @@ def _request(pack: Path, bundle: Bundle) -> ProfileRequest:
     if bundle.manifest.attention.regime == "full":
         return ProfileRequest(batch=batch, block=longest, cache=longest, rows=longest)
     # A whole last block may reach beyond the answer.
-    longest += block
+    longest = min(longest + block, bundle.manifest.model.max_position_embeddings)
     return ProfileRequest(batch=batch, block=block, cache=longest, prefill=max(longest, block))

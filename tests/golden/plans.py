@@ -7,6 +7,7 @@ from typing import Any
 
 from cases import Case, family
 
+from dlmc_runtime.samplers import build
 from dlmc_runtime.samplers.config import SamplerConfig
 
 
@@ -48,11 +49,22 @@ class Plan:
 
     @property
     def scheduled(self) -> bool:
-        """Whether a schedule sets the pace, the same for all rows, and not confidence."""
+        """Whether a schedule sets the pace, the same for all rows, and not confidence.
+
+        Rows of templates skip blocks that have no mask.
+        """
         sampler = self.sampler
         free = sampler.threshold, sampler.factor
         paced = free == (None, None) and sampler.name != "low_confidence_dynamic"
-        return paced and not self.stop_ids
+        return paced and not self.stop_ids and not self.infill
+
+
+_EVERYTHING = math.nextafter(1.0, 0.0)
+"""A ``top_p`` that lets all through.
+
+A case that changes the temperature draws at 0 uniform numbers: the first candidate. Candidates are
+in the order of their logits only where some filter is on.
+"""
 
 
 def _llada(case: Case) -> Plan:
@@ -64,7 +76,7 @@ def _llada(case: Case) -> Plan:
     ends = [p.pop("eos_token_id", None), p.pop("eot_token_id", None)]
     defer = p.pop("confidence_eos_eot_inf", False)
     suppress = p.pop("logits_eos_inf", False)
-    guidance = p.pop("cfg_scale", 0.0)
+    guidance = p.pop("cfg_scale", None) or 0.0
     kinds = {span[0] for span in case.data.get("forward_spans", [])} - {"full"}
     cache = {"suffix": "prefix", "prefix": "prefix", "block": "dual", "dual": "dual"}
     sampler = SamplerConfig(
@@ -72,14 +84,15 @@ def _llada(case: Case) -> Plan:
         steps=None if threshold or factor else steps,
         threshold=threshold,
         factor=factor,
-        temperature=p.pop("temperature", 0.0),
+        temperature=p.pop("temperature", None) or 0.0,
         block_length=block,
         cache=cache[kinds.pop()] if kinds else _named_cache(case),
         defer_ids=tuple(end for end in ends if end is not None) if defer else (),
         guidance=guidance,
     )
     _nothing_left(case, p, {"mask_id"})
-    return Plan(sampler, length, suppress=(ends[0],) if suppress else (), guided=guidance > 0)
+    suppressed = tuple(end for end in ends[:1] if end is not None) if suppress else ()
+    return Plan(sampler, length, suppress=suppressed, guided=guidance > 0)
 
 
 def _named_cache(case: Case) -> str | None:
@@ -92,18 +105,22 @@ def _dream(case: Case) -> Plan:
     p = dict(case.parameters)
     length, steps, name = p.pop("max_new_tokens"), p.pop("steps"), p.pop("alg")
     block, dual = p.pop("block_length", None), p.pop("dual_cache", False)
-    threshold = p.pop("threshold", None)
+    threshold, eps, alg_temp = (p.pop(key, None) for key in ("threshold", "eps", "alg_temp"))
     if block is not None:
         steps = steps * block // length
-    if name == "confidence_threshold" and block is not None:
-        name, steps = "maskgit_plus", None
+    if name == "confidence_threshold":  # alone in heeding a threshold, and heeds no schedule
+        eps = alg_temp = None
+        if block is not None:
+            name, steps = "maskgit_plus", None
+    else:
+        threshold = None
     sampler = SamplerConfig(
         name=name,
         steps=steps,
         threshold=threshold,
-        eps=p.pop("eps", 1e-3),
-        alg_temp=p.pop("alg_temp", None),
-        temperature=p.pop("temperature", 0.0),
+        eps=eps or 1e-3,
+        alg_temp=alg_temp,
+        temperature=p.pop("temperature", None) or 0.0,
         top_k=p.pop("top_k", None) or 0,
         top_p=p.pop("top_p", None) or 1.0,
         block_length=block,
@@ -116,21 +133,19 @@ def _dream(case: Case) -> Plan:
 def _sdar(case: Case) -> Plan:
     """JetAstra/SDAR `block_diffusion_generate`: its temperature is 1 where none is given.
 
-    The packs replace the draw by the most probable token, which is temperature 0 here. A case
-    that changes the temperature draws at 0 uniform numbers: the first candidate. Candidates are
-    in the order of their logits only where some filter is on, so one that lets all through is.
+    The packs replace the draw by the most probable token, which is temperature 0 here.
     """
     p = dict(case.parameters)
-    everything = math.nextafter(1.0, 0.0) if p.get("temperature") else 1.0
+    everything = _EVERYTHING if p.get("temperature") else 1.0
     name = p.pop("remasking_strategy", "low_confidence_dynamic")
     threshold = p.pop("confidence_threshold", None)
     sampler = SamplerConfig(
         name=name,
         steps=p.pop("denoising_steps", 8),
         threshold=threshold if name == "low_confidence_dynamic" else None,
-        temperature=p.pop("temperature", 0.0),
-        top_k=p.pop("top_k", 0),
-        top_p=min(p.pop("top_p", 1.0), everything),
+        temperature=p.pop("temperature", None) or 0.0,
+        top_k=p.pop("top_k", None) or 0,
+        top_p=min(p.pop("top_p", None) or 1.0, everything),
     )
     length, stop = p.pop("gen_length"), p.pop("stopping_criteria_idx", None) or ()
     block = p.pop("block_length", None)
@@ -144,12 +159,13 @@ def _dllm(case: Case) -> Plan:
     infill = case.algorithm.endswith("infill")
     blocks = case.algorithm.startswith("dllm_bd3lm")
     longest = max(len(row) for row in case.data["prompts"])
-    length = longest if infill else p.pop("max_new_tokens")
-    block = p.pop("block_size") or length
+    answer = p.pop("max_new_tokens", 128)
+    length = longest if infill else answer
+    block = p.pop("block_size", 32 if blocks else 128) or length
     count = -(-length // block)
-    steps = p.pop("steps")
+    steps = p.pop("steps", 128)
     begin = tuple(p.pop("begin_suppress_tokens", ()) or ())
-    guidance = p.pop("cfg_scale", 0.0)
+    guidance = p.pop("cfg_scale", None) or 0.0
     sampler = SamplerConfig(
         name="low_confidence",
         steps=p.pop("steps_per_block", None) or -(-steps // count),
@@ -180,17 +196,17 @@ def _dllm(case: Case) -> Plan:
 def _fast_dllm_v2(case: Case) -> Plan:
     """`Fast_dLLM_QwenForCausalLM.generate`; the output ends with the seed after the last block."""
     p = dict(case.parameters)
-    block, stop = p.pop("block_size"), p.pop("stop_token")
+    block, stop = p.pop("block_size", 32), p.pop("stop_token")
     new = len(case.data["finals"][0]) - len(case.data["prompts"][0])
     stopped = stop in case.data["finals"][0][-1:]
-    temperature, top_p = p.pop("temperature", 0), p.pop("top_p", 1.0)
+    temperature, top_p = p.pop("temperature", 0), p.pop("top_p", 0.95)
     sampler = SamplerConfig(
         name="maskgit_plus" if temperature else "low_confidence",
-        threshold=p.pop("threshold"),
-        sub_block_length=p.pop("small_block_size"),
-        cache="dual" if p.pop("use_block_cache") else None,
+        threshold=p.pop("threshold", 1),
+        sub_block_length=p.pop("small_block_size", 8),
+        cache="dual" if p.pop("use_block_cache", False) else None,
         temperature=float(temperature),
-        top_p=top_p if temperature else 1.0,
+        top_p=min(top_p, _EVERYTHING) if temperature else 1.0,
     )
     p.pop("max_new_tokens")
     _nothing_left(case, p, {"mask_id"})
@@ -218,31 +234,44 @@ def _nemotron(case: Case) -> Plan:
     """Blaizzy/mlx-vlm's `generate`, `ar_generate` and `linear_spec_generate`."""
     p = dict(case.parameters)
     kind = case.algorithm.split("/")[1]
-    eos = p.pop("eos_id", None)
+    eos = next((p.pop(key) for key in ("eos_id", "eos_token_id") if p.get(key) is not None), None)
     stop = frozenset() if eos is None else frozenset({eos})
+    known = {"mask_id", "eos_id", "eos_token_id"}
+    if not p.get("temperature"):
+        known |= {"temperature", "top_p", "top_k"}
     if kind == "ar":
         length = p.pop("max_new_tokens")
-        _nothing_left(case, p, {"mask_id"})
-        # It runs one forward more than it needs after the last token.
-        return Plan(SamplerConfig("autoregressive"), length, stop, more=1, view="none")
+        _nothing_left(case, p, known)
+        # It runs one forward more than it needs after the last token, unless that ends the text.
+        more = 0 if case.data["finals"][0][-1] in stop else 1
+        return Plan(SamplerConfig("autoregressive"), length, stop, more=more, view="none")
     if kind.startswith("linear_spec"):
         length, block = p.pop("max_new_tokens"), p.pop("block_length")
         sampler = SamplerConfig("linear_speculation", threshold=p.pop("threshold", 0.0) or None)
-        lora = p.pop("lora", None) or p.pop("use_lora", None) or "lora" in case.data["name"]
-        _nothing_left(case, p, {"mask_id", "lora_path", "adapter"})
+        said = f"{case.data['name']} {case.algorithm} {case.data.get('forwards', '')}"
+        lora = p.pop("lora", None) or p.pop("use_lora", None) or "lora" in said
+        _nothing_left(case, p, known | {"lora_path", "adapter"})
         adapter = "linear_spec_lora" if lora else None
         return Plan(sampler, length, stop, block=block, adapter=adapter, view="draft")
     length, block = p.pop("gen_length"), p.pop("block_length")
+    name, threshold = p.pop("sampler", "native"), p.pop("threshold", 0.95)
+    options = {
+        "factor": p.pop("sampling_scaling_factor", None),
+        "min_threshold": p.pop("min_threshold", None),
+        "most": p.pop("num_to_transfer", None),
+    }
+    # Without a threshold, every sampler of the reference keeps to the number of steps.
+    name = "low_confidence" if threshold is None else _NEMOTRON[name]
+    heeded = build(SamplerConfig(name)).heeds if name != "low_confidence" else ()
     sampler = SamplerConfig(
-        name=_NEMOTRON[p.pop("sampler", "native")],
+        name=name,
         steps=p.pop("steps", None),
-        threshold=p.pop("threshold", None),
-        factor=p.pop("sampling_scaling_factor", None),
-        min_threshold=p.pop("min_threshold", None),
-        most=p.pop("num_to_transfer", None),
+        threshold=threshold,
+        **{key: value for key, value in options.items() if key in heeded},
     )
-    p.pop("eos_early_stop", None)
-    _nothing_left(case, p, {"mask_id"})
+    if not p.pop("eos_early_stop", False):
+        stop = frozenset()
+    _nothing_left(case, p, known)
     return Plan(sampler, length, stop, block=block, view="before")
 
 
@@ -250,7 +279,7 @@ def _stable_diffcoder(case: Case) -> Plan:
     """The hub's `generate_block`: steps are counted over all blocks."""
     p = dict(case.parameters)
     length, block, steps = p.pop("gen_length"), p.pop("block_length"), p.pop("steps")
-    threshold, eos = p.pop("threshold", None), p.pop("eos_id", None)
+    threshold, eos = p.pop("threshold", 0.95), p.pop("eos_id", None)
     count = -(-length // block)
     sampler = SamplerConfig(
         name=p.pop("remasking", "low_confidence"),
@@ -260,8 +289,16 @@ def _stable_diffcoder(case: Case) -> Plan:
     )
     shift = int(p.pop("shift", False)) or None
     _nothing_left(case, p, {"mask_id"})
-    stop = frozenset() if eos is None else frozenset({eos})
-    return Plan(sampler, length, stop, keep_cache=True, block=block, shift=shift)
+    return Plan(
+        sampler,
+        length,
+        frozenset() if eos is None else frozenset({eos}),
+        # It ends before it commits the block of the end of text.
+        keep_cache=eos is None or case.data["finals"][0][-1] != eos,
+        block=block,
+        shift=shift,
+        view="ended",
+    )
 
 
 def _nothing_left(case: Case, parameters: dict[str, Any], known: set[str]) -> None:

@@ -240,7 +240,7 @@ def test_an_adapter_is_as_good_as_merged_weights(record, tmp_path):
     save_file(merge(record.pack, settings), merged / "model.safetensors")
     logits, _ = exported(merged, tmp_path / "plain").run(*both)
     close(on, logits[1], "on")
-    assert np.abs(on - off).max() > 1
+    assert np.abs(on - off).max() > 10 * ATOL
 
 
 def merge(pack: Path, settings: Path) -> dict[str, np.ndarray]:

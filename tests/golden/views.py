@@ -1,7 +1,7 @@
 """How the packs show a row while it is denoised."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlmc_runtime.row import Row
 from dlmc_runtime.task import Task
@@ -21,6 +21,16 @@ def _text(row: Row) -> Ids:
         *row.request.prompt,
         *(answer if row.ending is None else answer[: row.ending.tokens + 1]),
     ]
+
+
+def _filled(row: Row) -> Ids:
+    """Return the canvas up to a block that holds the end of text, of which its rest is made."""
+    if row.ending is None:
+        ids: Ids = row.canvas.tolist()
+        return ids
+    ids = _until_block_end(row, row.start)
+    at = len(row.request.prompt) + row.ending.tokens
+    return ids[:at] + ids[at : at + 1] * (len(ids) - at)
 
 
 @dataclass
@@ -55,7 +65,8 @@ def _denoised(task: Task) -> bool:
 
 
 def make(name: str) -> View:
-    """Return a view: ``whole`` canvas after each denoising forward; ``grown``, the same up to the
+    """Return a view: ``whole`` canvas after each denoising forward; ``ended``, the same, whose
+    final state is filled with the end of text from its first on; ``grown``, the same up to the
     end of the block; ``before`` each denoising forward up to the end of the block; ``draft``
     before each draft and verification; ``none``.
     """
@@ -66,6 +77,8 @@ def make(name: str) -> View:
             lambda row, task: row.canvas.tolist() if _denoised(task) else None,
             lambda row: row.canvas.tolist(),
         )
+    if name == "ended":
+        return replace(make("whole"), final=_filled)
     if name == "grown":
         return View(
             lambda row: list(row.request.prompt),

@@ -162,8 +162,12 @@ def test_what_follows_a_sum_of_exactly_top_p_is_kept():
         sampled_id=np.array([4]),
         sampled_logit=np.log(np.array([0.5], np.float32)),
     )
-    found = predict(said, SamplerConfig(top_p=0.5), Tempered, np.zeros(1, np.float32))
+    half = float(np.exp(said.top_logits[0, 0].astype(np.float64)))  # rounded by the logarithm
+    found = predict(said, SamplerConfig(top_p=half), Tempered, np.zeros(1, np.float32))
     assert found.confidence[0] == pytest.approx(2 / 3)
+    below = float(np.nextafter(half, 0))
+    found = predict(said, SamplerConfig(top_p=below), Tempered, np.zeros(1, np.float32))
+    assert found.confidence[0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,15 @@ def test_the_size_of_prefill_chunks_changes_no_token(case):
     assert forwards == sorted(forwards, reverse=True)
 
 
+@pytest.mark.parametrize("kind", [k for k in sorted(KINDS) if KINDS[k]["regime"] != "full"])
+def test_a_prompt_in_many_chunks_draws_no_more_than_one_in_few(kind):
+    sampler = SamplerConfig(legal.samplers_of(KINDS[kind]["regime"])[0], temperature=1.5)
+    for seed in range(4):
+        asked = {"prompt": [*range(1, 22)], "max_new_tokens": 9, "sampler": sampler, "seed": seed}
+        tokens = [run(reshaped(kind, 2, 4, 40, chunk), [asked])[0].tokens for chunk in (4, 16)]
+        assert tokens[0] == tokens[1]
+
+
 @MORE
 @given(ONE)
 def test_going_on_to_the_end_of_a_block_changes_no_token(case):

@@ -153,6 +153,41 @@ def test_keep_cache_finishes_the_block_an_answer_ends_in(row):
     assert one.ending.tokens == 0
 
 
+def test_without_early_exit_the_block_of_the_stop_id_is_filled_and_not_stored(row):
+    sampler = {"name": "low_confidence_static"}
+    stop = StopRule(frozenset([EOS]))
+    one = row([7], 11, sampler=sampler, stop=stop, early_exit=False)
+    for sure in ([0, 0.9, 0.1, 0.5], [0, 0.9, 0.1, 0.5], [0, 0.9, 0.1, 0.5]):
+        assert not one.finished
+        answer(one, [7, EOS, 10, 11], sure)
+    assert one.finished
+    assert (one.ending.tokens, one.cached, one.forwards) == (0, 0, 3)
+    assert one.canvas[:4].tolist() == [7, EOS, 10, 11]
+
+
+def test_nothing_is_reopened_at_the_limit_of_steps(row, monkeypatch):
+    one = row([7], 3, regime="full", sampler={"name": "wino", "steps": 2})
+    reopened = np.array([False, True, False])
+    monkeypatch.setattr(one.sampler, "select", lambda _, block: block.masked & [False, True, True])
+    monkeypatch.setattr(one.sampler, "reopen", lambda *_: reopened)
+    answer(one, [10, 11, 12])
+    assert one.masked.tolist() == [False, True, True, False]
+    answer(one, [10, 11, 12])
+    assert not one.masked.any()
+    assert one.forced
+
+
+def test_given_positions_at_a_blocks_start_are_final_although_the_sampler_revises(row):
+    one = row(range(2), 6, regime="full", sampler={"name": "wino", "block_length": 3})
+    assert (one.start, one.firm) == (2, 2)
+    one.pinned[2] = True
+    one.enter(2, 5)
+    assert one.firm == 3
+    one.pinned[2:5] = True
+    one.enter(2, 5)
+    assert one.firm == 5
+
+
 def test_a_stop_id_in_the_prompt_does_not_end_the_answer(row):
     one = row([EOS, EOS], 2, stop=StopRule(frozenset([EOS])))
     answer(one, [0, 0, 10, 11])

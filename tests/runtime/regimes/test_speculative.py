@@ -91,6 +91,28 @@ def test_a_draft_shrinks_after_it_has_grown(tasks):
     assert lengths[:3] == [8, 16, 8]
 
 
+def test_a_draft_of_which_half_is_right_with_its_correction_shrinks(tasks):
+    _, found = tasks(range(5), 60, wrong=[21])  # 7 of 16 right, the eighth corrected
+    lengths = [end - start for kind, start, end in found if kind == "verify"]
+    assert lengths[:3] == [8, 16, 8]
+    _, found = tasks(range(5), 60, wrong=[22])
+    lengths = [end - start for kind, start, end in found if kind == "verify"]
+    assert lengths[:3] == [8, 16, 16]
+
+
+def test_nothing_of_a_wrong_draft_is_fed_again(manifest, scripted):
+    made = manifest("context", profiles=SHAPES, attention={"regime": "context", "block_length": 8})
+    row = Row(Request((1, 2), 20, SamplerConfig("linear_speculation")), made)
+    batch = decode.Batch(Drafter(scripted(made, TRUTH), [4]), [row])
+    fed = []
+    while batch.active:
+        if row.task(99).kind == "denoise":
+            fed.append(row.canvas[row.start + 1 : row.end].tolist())
+        decode.step(batch)
+    assert len(fed) > 2
+    assert {token for ids in fed for token in ids} == {made.tokens.mask}
+
+
 def test_a_draft_with_a_threshold_takes_several_forwards(tasks):
     _, found = tasks(range(5), 9, threshold=0.95)
     assert [kind for kind, _, _ in found].count("denoise") == 7  # one position each
