@@ -197,6 +197,8 @@ def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, 
     speculative = config.name in ("autoregressive", "linear_speculation")
     if config.guidance and (speculative or config.name == "wino"):
         yield f"the sampler {config.name} cannot be guided", "leave guidance out"
+    if config.guidance_keep and not config.guidance:
+        yield "guidance_keep has no effect without guidance", "give guidance as well"
     if config.name == "linear_speculation" and config.temperature:
         yield (
             "linear_speculation checks its drafts at temperature 0 only",

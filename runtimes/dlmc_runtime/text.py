@@ -89,10 +89,15 @@ class TextCodec:
             variables: what else this template reads, for instance ``enable_thinking``.
 
         Raises:
+            UsageError: messages are not a list of mappings.
             DlmcError: there is no template, or it fails or refuses the messages.
         """
         if self._template is None:
             raise DlmcError("this bundle has no chat template", "give the prompt as plain text")
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise UsageError(
+                "messages are not a list of mappings", 'give [{"role": "user", "content": "…"}]'
+            )
         return self._template.render(
             messages, add_generation_prompt=add_generation_prompt, **variables
         )

@@ -165,6 +165,7 @@ def _dllm(case: Case) -> Plan:
     count = -(-length // block)
     steps = p.pop("steps", 128)
     begin = tuple(p.pop("begin_suppress_tokens", ()) or ())
+    kept = tuple(p.pop("cfg_keep_tokens", ()) or ())
     guidance = p.pop("cfg_scale", None) or 0.0
     sampler = SamplerConfig(
         name="low_confidence",
@@ -174,7 +175,7 @@ def _dllm(case: Case) -> Plan:
         block_length=None if blocks else block,
         uncounted_ids=begin,
         guidance=guidance,
-        guidance_keep=tuple(p.pop("cfg_keep_tokens", ()) or ()),
+        guidance_keep=kept if guidance else (),
     )
     plan = Plan(
         sampler,

@@ -87,7 +87,10 @@ def test_heeded_options_are_fields():
         ("wino", "full", {"cache": "dual"}, "the whole canvas at every step"),
         ("credit", "full", {"temperature": 0.5}, "takes the best token"),
         ("credit", "full", {"top_k": 2}, "takes the best token"),
+        ("credit", "full", {"top_p": 0.9}, "takes the best token"),
         ("autoregressive", "context", {"sub_block_length": 2}, "has no sub-blocks"),
+        ("linear_speculation", "context", {"sub_block_length": 2}, "has no sub-blocks"),
+        ("low_confidence", "full", {"guidance_keep": (1,)}, "no effect without guidance"),
     ],
 )
 def test_what_does_not_go_together_is_refused(refusal, name, regime, options, said):

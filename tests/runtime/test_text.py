@@ -96,6 +96,12 @@ def test_chat_without_a_template_says_so(root):
         codec.chat([])
 
 
+@pytest.mark.parametrize("messages", ["hi", ["hi"], [["role", "user"]], {"role": "user"}])
+def test_what_is_no_conversation_is_a_usage_error(codec, messages):
+    with pytest.raises(UsageError, match="not a list of mappings"):
+        codec.chat(messages)
+
+
 def test_lone_surrogates_are_a_usage_error(codec):
     with pytest.raises(UsageError, match="not valid Unicode at character 1"):
         codec.encode("a\udcff")
