@@ -9,9 +9,10 @@ from dlmc_runtime.manifest import Profile
 def test_uses_of_a_family_that_sees_the_whole_sequence(tiny, generator):
     if generator.manifest.attention.regime != "full":
         return
-    assert uses(generator.manifest, generator.profiles) == [
-        Use("denoise", profile) for profile in generator.profiles
-    ]
+    longest = max(profile.block for profile in generator.profiles)
+    kinds = ["refresh" if p.cache and p.block == longest else "denoise" for p in generator.profiles]
+    assert {*kinds} == {"denoise", "refresh"}  # the recipe's profiles have both
+    assert uses(generator.manifest, generator.profiles) == [*map(Use, kinds, generator.profiles)]
 
 
 @pytest.fixture
@@ -46,7 +47,11 @@ def test_every_use_runs_over_full_inputs(generator):
     manifest = generator.manifest
     for use in uses(manifest, generator.profiles):
         probe = Probe(generator.engine, use)
-        assert probe.inputs.attention_mask.all()
+        cache = use.profile.cache
+        assert probe.inputs.attention_mask[..., cache:].all()
+        # What a forward renews is not looked at.
+        past = probe.inputs.attention_mask[..., :cache]
+        assert not past.any() if use.kind == "refresh" else past.all()
         assert not np.isin(probe.inputs.input_ids, manifest.tokens.suppressed).any()
         assert probe.inputs.position_ids.max() < manifest.model.max_position_embeddings
         assert probe.seconds() > 0
