@@ -10,9 +10,12 @@ def test_uses_of_a_family_that_sees_the_whole_sequence(tiny, generator):
     if generator.manifest.attention.regime != "full":
         return
     longest = max(profile.block for profile in generator.profiles)
-    kinds = ["refresh" if p.cache and p.block == longest else "denoise" for p in generator.profiles]
-    assert {*kinds} == {"denoise", "refresh"}  # the recipe's profiles have both
-    assert uses(generator.manifest, generator.profiles) == [*map(Use, kinds, generator.profiles)]
+    found = uses(generator.manifest, generator.profiles)
+    assert [use.profile for use in found] == list(generator.profiles)
+    for use in found:
+        renews = use.profile.cache > 0 and use.profile.block == longest
+        assert use.kind == ("refresh" if renews else "denoise")
+    assert {use.kind for use in found} == {"denoise", "refresh"}  # the recipe's profiles have both
 
 
 @pytest.fixture
