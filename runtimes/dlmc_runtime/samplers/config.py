@@ -129,6 +129,10 @@ def _share(value: Any) -> bool:
     return _real(value) and 0 < value <= 1
 
 
+def _temperature(value: Any) -> bool:
+    return _real(value) and (value == 0 or _COLDEST <= value <= _HOTTEST)
+
+
 def _at_least(least: int) -> Callable[[Any], bool]:
     return lambda value: _whole(value) and value >= least
 
@@ -144,6 +148,7 @@ def _one_of(names: tuple[str, ...]) -> Callable[[Any], bool]:
 _SHARE = "above 0 and at most 1"
 _COUNT = "a whole number of at least 1"
 _AMOUNT = "a number of at least 0"
+_DEGREES = f"0, or {_COLDEST:g} to {_HOTTEST:g}"
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
@@ -153,11 +158,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ),
     ("threshold", _share, _SHARE),
     ("factor", _not_negative, _AMOUNT),
-    (
-        "temperature",
-        lambda v: _real(v) and (v == 0 or _COLDEST <= v <= _HOTTEST),
-        f"0, or {_COLDEST:g} to {_HOTTEST:g}",
-    ),
+    ("temperature", _temperature, _DEGREES),
     ("top_k", _at_least(0), "a whole number of at least 0"),
     ("top_p", _share, _SHARE),
     ("block_length", _at_least(1), _COUNT),
@@ -165,11 +166,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("cache", _one_of(_CACHES), f"one of {', '.join(_CACHES)}"),
     ("schedule", _one_of(_SCHEDULES), f"one of {', '.join(_SCHEDULES)}"),
     ("eps", lambda v: _real(v) and 0 < v < 1, "above 0 and below 1"),
-    (
-        "alg_temp",
-        lambda v: _real(v) and (v == 0 or _COLDEST <= v <= _HOTTEST),
-        f"0, or {_COLDEST:g} to {_HOTTEST:g}",
-    ),
+    ("alg_temp", _temperature, _DEGREES),
     ("defer_ids", _ids, "a tuple of token ids"),
     ("uncounted_ids", _ids, "a tuple of token ids"),
     ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),
