@@ -149,7 +149,9 @@ def _as_list(value: Any) -> list[int]:
 
 def special_tokens(spec: FamilySpec, family: Family) -> dict[int, str]:
     """Return a text for every special id; one id in several roles has the first one's."""
-    names: dict[int, str] = {spec.mask_id: family.mask_text or "<|mask|>"}
+    names: dict[int, str] = {}
+    if spec.mask_id is not None:
+        names[spec.mask_id] = family.mask_text or "<|mask|>"
     for index, token in enumerate(spec.stop_ids):
         names.setdefault(token, f"<|stop_{index}|>" if index else "<|endoftext|>")
     names.setdefault(spec.pad_id, "<|pad|>")
@@ -187,7 +189,7 @@ def write_checkpoint(
             "bos_token": special[spec.bos_id] if spec.bos_id is not None else None,
             "eos_token": special[spec.stop_ids[0]] if spec.stop_ids else None,
             "pad_token": special[spec.pad_id],
-            "mask_token": special[spec.mask_id],
+            "mask_token": special[spec.mask_id] if spec.mask_id is not None else None,
             "chat_template": CHAT_TEMPLATE,
         }
         write_json(folder / "tokenizer_config.json", tokenizer_config)

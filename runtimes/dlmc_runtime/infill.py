@@ -81,7 +81,7 @@ def encode(
     for part in _parts(template):
         if isinstance(part, Hole):
             holes.append((len(ids), len(ids) + part.length))
-            ids += [tokens.mask] * part.length
+            ids += [tokens.filler] * part.length
         else:
             ids += tokenize(part) if isinstance(part, str) else [int(one) for one in part]
     if not holes:

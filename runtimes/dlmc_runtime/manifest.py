@@ -31,6 +31,7 @@ Quantization = Literal["none", "int8", "int4", "w8a8"]
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
 Natural = Annotated[int, Field(ge=0, le=1 << 40)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+Parameter = int | float | bool | str | tuple[int, ...] | None
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ComputeCapability = Annotated[str, Field(pattern=r"^sm[0-9]{2,3}$")]
 
@@ -120,7 +121,7 @@ class Tokens(Record):
     """Special token ids.
 
     Attributes:
-        mask: what is still to be predicted.
+        mask: what is still to be predicted; None where undecided positions hold random tokens.
         stop: what ends a text.
         pad: fills unused positions.
         bos: what begins a text.
@@ -129,13 +130,18 @@ class Tokens(Record):
         delete: an id that takes its position out of such a span.
     """
 
-    mask: TokenId
+    mask: TokenId | None
     stop: tuple[TokenId, ...]
     pad: TokenId
     bos: TokenId | None = None
     suppressed: tuple[TokenId, ...]
     expand: TokenId | None = None
     delete: TokenId | None = None
+
+    @property
+    def filler(self) -> int:
+        """What positions hold of which nothing is known: the mask, or what pads."""
+        return self.pad if self.mask is None else self.mask
 
 
 class Head(Record):
@@ -152,7 +158,7 @@ class SamplerSpec(Record):
     """Default sampler of the bundle: a registered name and its parameters."""
 
     name: str
-    parameters: dict[str, int | float | bool | str | tuple[int, ...] | None] = {}
+    parameters: dict[str, Parameter] = {}
 
 
 class TextSpec(Record):
@@ -252,11 +258,13 @@ class Manifest(Record):
         outside = [one for one in (*ids, *tokens.stop, *tokens.suppressed) if one >= size]
         if outside:
             raise ValueError(f"token {outside[0]} is outside a vocabulary of {size}")
-        if tokens.mask not in tokens.suppressed or tokens.mask in tokens.stop:
+        if tokens.mask is not None and (
+            tokens.mask not in tokens.suppressed or tokens.mask in tokens.stop
+        ):
             raise ValueError("the mask must be suppressed, and stop nothing")
         if tokens.expand is not None and tokens.expand in (tokens.mask, tokens.delete):
             raise ValueError("the expand token must differ from the mask and the delete token")
-        if tokens.delete == tokens.mask:
+        if tokens.delete is not None and tokens.delete == tokens.mask:
             raise ValueError("the delete token must differ from the mask")
         return self
 

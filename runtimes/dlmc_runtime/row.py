@@ -73,7 +73,7 @@ class Row:
     ) -> None:
         self.request, self.attention = request, manifest.attention
         self.shift, self.tokens = manifest.shift, manifest.tokens
-        self.mask_id = manifest.tokens.mask
+        self.mask_id = manifest.tokens.filler
         self.sampler = samplers.build(request.sampler)
         self.uniforms = np.random.default_rng(request.seed) if uniforms is None else uniforms
         self.prompt_length = len(request.prompt)

@@ -194,7 +194,7 @@ class TorchRow:
         self.prompt_length = len(request.prompt)
         self.answer_end = self.prompt_length + request.max_new_tokens
         self.random = torch.Generator().manual_seed(request.seed)
-        self.canvas = torch.full((self.length(),), self.tokens.mask)
+        self.canvas = torch.full((self.length(),), self.tokens.filler)
         self.canvas[: self.prompt_length] = torch.tensor(request.prompt)
         self.masked = torch.arange(len(self.canvas)) >= self.prompt_length
         self.present: list[KeyValue] = []

@@ -15,10 +15,10 @@ def expected_shapes(spec: FamilySpec) -> dict[str, tuple[int, ...]]:
     """Return the shape of every parameter of the denoiser, in the network's order."""
     import torch
 
-    from dlmc.denoiser.denoiser import Denoiser
+    from dlmc.denoiser.network import network
 
     with torch.device("meta"):
-        denoiser = Denoiser(spec.denoiser)
+        denoiser = network(spec.denoiser)
     return {name: tuple(weight.shape) for name, weight in denoiser.named_parameters()}
 
 

@@ -1,6 +1,9 @@
 """The shape of a denoiser, in one place for every family."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,41 @@ class Encoder:
     """What ModernBERT does otherwise than a decoder.
 
     Attributes:
-        global_every: every how many layers, from the first on, one sees everything; the others
-            see a window.
         local_rope_theta: base of the rotary frequencies of layers that see a window.
         decoder_bias: whether the vocabulary has a bias.
     """
 
-    global_every: int
     local_rope_theta: float
     decoder_bias: bool
+
+
+@dataclass(frozen=True)
+class Gemma:
+    """What DiffusionGemma does otherwise than other decoders.
+
+    Attributes:
+        num_experts: experts of a layer.
+        top_k: how many of them a token uses.
+        expert_intermediate_size: width of an expert.
+        self_conditioning_size: width of the network that takes in what the step before expected.
+        global_head_dim: head size of layers that see everything.
+        global_key_value_heads: their key heads, which are their values too.
+        global_rope_theta: base of their rotary frequencies.
+        global_turning: how many of those, from the fastest on, are other than zero.
+        softcap: bound of the logits; 0 without one.
+        embed_scale: what embeddings are multiplied with.
+    """
+
+    num_experts: int
+    top_k: int
+    expert_intermediate_size: int
+    self_conditioning_size: int
+    global_head_dim: int
+    global_key_value_heads: int
+    global_rope_theta: float
+    global_turning: int
+    softcap: float
+    embed_scale: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +90,10 @@ class DenoiserConfig:
         adapter_rank: rank of the adapter that each row switches on or off; 0 without one.
         adapter_scale: what the adapter's contribution is multiplied with.
         encoder: what is otherwise in ModernBERT; None for decoders.
+        gemma: what is otherwise in DiffusionGemma; None elsewhere.
+        kinds: what each layer is, where layers differ; empty where all are alike.
+        sliding_context: how many of the last committed positions ``sliding`` layers see, and all
+            that they keep; None without such layers.
     """
 
     vocab_size: int
@@ -81,12 +114,21 @@ class DenoiserConfig:
     adapter_rank: int = 0
     adapter_scale: float = 1.0
     encoder: Encoder | None = None
+    gemma: Gemma | None = None
+    kinds: tuple[str, ...] = ()
+    sliding_context: int | None = None
 
-    @property
-    def period(self) -> int:
-        """After how many layers, the first aside, layers repeat."""
-        return self.encoder.global_every if self.encoder else 1
+    def kind(self, layer: int) -> str:
+        """Return what a layer is; empty where all are alike."""
+        return self.kinds[layer] if self.kinds else ""
 
-    def sees_window(self, layer: int) -> bool:
-        """Whether a layer attends within the sliding window only."""
-        return self.encoder is not None and layer % self.encoder.global_every != 0
+    def with_kinds(self, kinds: tuple[str, ...]) -> "DenoiserConfig":
+        """Return the configuration of a network with these layers."""
+        own = kinds if self.kinds else ()
+        return replace(self, num_hidden_layers=len(kinds), kinds=own)
+
+    def cache_shape(self, kind: str) -> tuple[int, int]:
+        """Return key-value heads and head size of a layer of that kind."""
+        if self.gemma is not None and kind == "full":
+            return self.gemma.global_key_value_heads, self.gemma.global_head_dim
+        return self.num_key_value_heads, self.head_dim

@@ -97,7 +97,7 @@ class Denoiser(nn.Module):
         added = None if adapter is None else (adapter * self.config.adapter_scale)[:, None, None]
         present = []
         for index, (layer, layer_past) in enumerate(zip(self.layers, past, strict=True)):
-            local = self.config.sees_window(index)
+            local = self.config.kind(index) == "local"
             x, own = layer(
                 x,
                 local_rope if local else rope,

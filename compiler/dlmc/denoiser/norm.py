@@ -32,3 +32,15 @@ class LayerNorm(nn.Module):
         shape = (self.weight.shape[0],)
         found = functional.layer_norm(x.float(), shape, self.weight.float(), None, self.eps)
         return found.to(x.dtype)
+
+
+class PlainNorm(nn.Module):
+    """RMSNorm without a weight, computed in float32 whatever comes in."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` over its last axis; the result has the dtype of ``x``."""
+        return functional.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype)

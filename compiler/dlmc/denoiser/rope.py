@@ -8,11 +8,18 @@ from torch import Tensor, nn
 from dlmc.denoiser.config import QueryScale, Yarn
 
 
-def inverse_frequencies(head_dim: int, theta: float, yarn: Yarn | None = None) -> Tensor:
-    """Return the [head_dim / 2] float32 frequencies of RoPE (arXiv 2104.09864), on the CPU."""
+def inverse_frequencies(
+    head_dim: int, theta: float, yarn: Yarn | None = None, turning: int | None = None
+) -> Tensor:
+    """Return the [head_dim / 2] float32 frequencies of RoPE (arXiv 2104.09864), on the CPU.
+
+    Only the first ``turning`` of them are other than zero, if that is stated (Gemma 4).
+    """
     with torch.device("cpu"):
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         plain = 1.0 / torch.pow(torch.tensor(theta, dtype=torch.float32), exponents)
+        if turning is not None:
+            plain[turning:] = 0.0
         return plain if yarn is None else _stretched(plain, head_dim, theta, yarn)
 
 
@@ -39,16 +46,19 @@ class Rope(nn.Module):
 
     inv_freq: Tensor
 
-    def __init__(self, head_dim: int, theta: float, yarn: Yarn | None = None) -> None:
+    def __init__(
+        self, head_dim: int, theta: float, yarn: Yarn | None = None, turning: int | None = None
+    ) -> None:
         super().__init__()
-        self.head_dim, self.theta, self.yarn = head_dim, theta, yarn
+        self._made_of = (head_dim, theta, yarn, turning)
+        self.yarn = yarn
         # On the meta device this holds no values; the exporter asks `constants` for them.
-        values = inverse_frequencies(head_dim, theta, yarn).to(torch.get_default_device())
+        values = self.constants()["inv_freq"].to(torch.get_default_device())
         self.register_buffer("inv_freq", values, persistent=False)
 
     def constants(self) -> dict[str, Tensor]:
         """Return the true values of this module's buffers, by name."""
-        return {"inv_freq": inverse_frequencies(self.head_dim, self.theta, self.yarn)}
+        return {"inv_freq": inverse_frequencies(*self._made_of)}
 
     def forward(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, float32 [B,1,T,head_dim], for positions [B,T]."""
@@ -75,7 +85,13 @@ class ScaledTurn(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate ``x`` [B,H,T,D] by the angles of its positions, in float32."""
+    """Rotate ``x`` [B,H,T,D] by the angles of its positions, in float32.
+
+    Angles for fewer than D dimensions rotate the first ones and leave the others.
+    """
+    width = cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
     half = x.shape[-1] // 2
     wide = x.float()
     turned = torch.cat((-wide[..., half:], wide[..., :half]), dim=-1)

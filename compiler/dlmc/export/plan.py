@@ -236,7 +236,8 @@ def _suppressed(options: ExportOptions, spec: FamilySpec) -> tuple[int, ...]:
             raise UsageError(
                 f"--suppress {token} is outside the vocabulary", f"give 0 to {vocab_size - 1}"
             )
-    suppressed = tuple(sorted({spec.mask_id, *options.suppress}))
+    mask = set() if spec.mask_id is None else {spec.mask_id}
+    suppressed = tuple(sorted({*mask, *options.suppress}))
     left = vocab_size - len(suppressed)
     if spec.candidates > left:
         raise UsageError(

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 
 import onnx_ir as ir
 import torch
@@ -27,7 +26,7 @@ from dlmc.export.passes.check_graph import CheckGraph
 from dlmc.export.passes.fill_constants import FillConstants
 from dlmc.export.passes.name_io import NameIo
 from dlmc.export.passes.name_nodes import NameNodes
-from dlmc.export.passes.repeat_layer import RepeatLayer, layers_to_trace
+from dlmc.export.passes.repeat_layer import RepeatLayer, kinds_to_trace
 from dlmc.export.passes.strip_metadata import StripMetadata
 from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.version import __version__
@@ -55,8 +54,8 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
         A model with the inputs and outputs of `graph_io`, whose parameters are initializers
         named as in `Denoiser` and hold no values yet.
     """
-    count = layers_to_trace(config.num_hidden_layers, config.period)
-    traced = replace(config, num_hidden_layers=count)
+    kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
+    traced = config.with_kinds(kinds_to_trace(kinds))
     with torch.device("meta"):
         module = DenoiserWithHead(
             traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
@@ -69,7 +68,7 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
             NameIo(*_io(traced, head)),
             NameNodes(_PREFIX),
             StripMetadata(),
-            RepeatLayer(config.num_hidden_layers, config.period),
+            RepeatLayer(kinds),
             CheckGraph(*_io(config, head)),
         )(model)
     model.producer_name, model.producer_version = "dlmc", __version__

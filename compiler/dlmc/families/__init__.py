@@ -6,6 +6,7 @@ from typing import Any
 
 from dlmc.families.a2d import A2D, A2D_BD3LM
 from dlmc.families.coda import CODA
+from dlmc.families.diffusion_gemma import DIFFUSION_GEMMA
 from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.illada import ILLADA
@@ -32,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     STABLE_DIFFCODER,
     CODA,
     MODERNBERT,
+    DIFFUSION_GEMMA,
 )
 
 

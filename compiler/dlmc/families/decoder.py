@@ -74,6 +74,9 @@ def decoder_spec(
     aligned_to: Literal["sequence", "answer"] = "sequence",
     last_block: Literal["whole", "cut"] = "whole",
     seeded: bool = False,
+    masked: bool = True,
+    positions: int | None = None,
+    max_new_tokens: int = 128,
 ) -> FamilySpec:
     """Return the spec of a decoder: what the files say, what the family adds, then overrides.
 
@@ -93,14 +96,19 @@ def decoder_spec(
         aligned_to: as in `FamilySpec`.
         last_block: as in `FamilySpec`.
         seeded: as in `FamilySpec`.
+        masked: whether undecided positions hold a mask; without it they hold random tokens.
+        positions: longest sequence; None reads it.
+        max_new_tokens: as in `FamilySpec`, if a sequence holds as many.
 
     Raises:
         CheckpointError: a key is missing, or its value cannot be.
         UsageError: an override does not fit.
     """
     generation = Keys(generation_config, "generation_config.json")
-    tokens = read_token_ids(config, generation, denoiser.vocab_size, overrides, default_mask)
-    positions = positions_of(config)
+    tokens = read_token_ids(
+        config, generation, denoiser.vocab_size, overrides, default_mask, masked=masked
+    )
+    positions = positions_of(config) if positions is None else positions
     extra = () if extra_stop is None else (extra_stop,)
     return overrides.apply(
         FamilySpec(
@@ -116,7 +124,7 @@ def decoder_spec(
             bos_id=tokens.bos,
             max_position_embeddings=positions,
             sampler=sampler,
-            max_new_tokens=min(128, positions),
+            max_new_tokens=min(max_new_tokens, positions),
             candidates=min(candidates, denoiser.vocab_size),
             aligned_to=aligned_to,
             last_block=last_block,

@@ -44,7 +44,7 @@ def _theta(keys: Keys, kind: str, flat: str, default: float) -> float:
     return rope.number("rope_theta") if rope.has("rope_theta") else default
 
 
-def _global_every(keys: Keys, layers: int) -> int:
+def _kinds(keys: Keys, layers: int) -> tuple[str, ...]:
     every = keys.integer("global_attn_every_n_layers", default=_GLOBAL_EVERY)
     pattern = ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
     if keys.values.get("layer_types") not in (None, pattern):
@@ -52,7 +52,7 @@ def _global_every(keys: Keys, layers: int) -> int:
             f"'layer_types' is not one full_attention in {every} layers",
             "dlmc implements that only",
         )
-    return every
+    return tuple("local" if i % every else "global" for i in range(layers))
 
 
 def _denoiser(keys: Keys) -> DenoiserConfig:
@@ -81,9 +81,9 @@ def _denoiser(keys: Keys) -> DenoiserConfig:
         rms_norm_eps=keys.number("norm_eps"),
         rope_theta=theta,
         tie_word_embeddings=True,
+        kinds=_kinds(keys, layers),
         sliding_window=window // 2,
         encoder=Encoder(
-            global_every=_global_every(keys, layers),
             local_rope_theta=_theta(keys, "sliding_attention", "local_rope_theta", local),
             decoder_bias=keys.flag("decoder_bias", default=True),
         ),

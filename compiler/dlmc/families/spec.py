@@ -13,6 +13,7 @@ Shift = Literal[0, 1]
 _HEAD = "lm_head.weight"
 _LAYER = "{i}"
 _ADAPTER = ".o_adapter."
+_VALUES = ".v_proj.weight"
 _FIRST_NORM = "layers.0.input_layernorm.weight"  # an encoder normalises its embeddings instead
 
 # Parameters that only some networks have, by how their names end, and what tells.
@@ -109,7 +110,7 @@ class FamilySpec:
     regime: Regime
     block_length: int
     shift: Shift
-    mask_id: int
+    mask_id: int | None
     stop_ids: tuple[int, ...]
     pad_id: int
     bos_id: int | None
@@ -202,11 +203,22 @@ class Family:
         for ours, theirs in self.weights.items():
             if ours.endswith(lacking):
                 continue
-            layers = range(spec.denoiser.num_hidden_layers if _LAYER in ours else 1)
-            names |= {ours.format(i=i): theirs.format(i=i) for i in layers}
+            names |= {
+                ours.format(i=i): theirs.format(i=i) for i in self._layers_with(ours, spec.denoiser)
+            }
         if spec.denoiser.encoder is not None:
             names.pop(_FIRST_NORM, None)
         return names
+
+    @staticmethod
+    def _layers_with(parameter: str, denoiser: DenoiserConfig) -> list[int]:
+        """Return the layers that have a parameter; one entry for a parameter outside of layers."""
+        if _LAYER not in parameter:
+            return [0]
+        layers = range(denoiser.num_hidden_layers)
+        if denoiser.gemma is not None and parameter.endswith(_VALUES):
+            return [i for i in layers if denoiser.kind(i) == "sliding"]  # others reuse their keys
+        return list(layers)
 
     def duplicates(self, spec: FamilySpec) -> frozenset[str]:
         """Return tensors that a checkpoint may carry although nothing needs them: a tied head."""

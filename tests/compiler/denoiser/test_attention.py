@@ -73,7 +73,7 @@ def test_queries_may_turn_otherwise_than_keys():
     empty = torch.zeros(1, 2, 0, 8), torch.zeros(1, 2, 0, 8)
     x, mask = torch.randn(1, 3, 24), torch.ones(1, 1, 3, 3, dtype=torch.bool)
     plain, kept = attention(x, UNTURNED, mask, empty)
-    none = torch.zeros(1), torch.zeros(1)
+    none = torch.zeros(8), torch.zeros(8)
     flat, same = attention(x, UNTURNED, mask, empty, query_rope=none)
     torch.testing.assert_close(kept, same)
     # Queries of 0 attend to all keys alike, so every position has the same output.

@@ -18,7 +18,8 @@ CONFIG = DenoiserConfig(
     rope_theta=160_000.0,
     tie_word_embeddings=True,
     sliding_window=2,
-    encoder=Encoder(global_every=3, local_rope_theta=10_000.0, decoder_bias=True),
+    kinds=("global", "local", "local", "global"),
+    encoder=Encoder(local_rope_theta=10_000.0, decoder_bias=True),
 )
 
 
@@ -80,7 +81,7 @@ def test_the_bias_is_added_to_logits():
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_only_local_layers_heed_the_window(layers: int):
-    model, ids = make(replace(CONFIG, num_hidden_layers=layers)), torch.randint(50, (1, 12))
+    model, ids = make(CONFIG.with_kinds(CONFIG.kinds[:layers])), torch.randint(50, (1, 12))
     mask, near = masks(12)
     found, _ = run(model, ids, mask, near)
     everywhere, _ = run(model, ids, mask, mask)

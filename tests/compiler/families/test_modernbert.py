@@ -59,8 +59,8 @@ def test_released_shape():
     assert (spec.sliding_window, spec.last_block) == (64, "cut")
     assert (spec.mask_id, spec.stop_ids, spec.pad_id) == (50284, (50282,), 50283)
     denoiser = spec.denoiser
-    assert (denoiser.head_dim, denoiser.num_key_value_heads, denoiser.period) == (64, 12, 3)
-    assert [denoiser.sees_window(i) for i in range(5)] == [False, True, True, False, True]
+    assert (denoiser.head_dim, denoiser.num_key_value_heads) == (64, 12)
+    assert denoiser.kinds[:5] == ("global", "local", "local", "global", "local")
 
 
 def test_rope_of_transformers_5():

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import MutableSequence, Sequence
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -10,74 +11,110 @@ _NUMBERED = re.compile(r"^(layers|past_key_values|present)\.(\d+)\.")
 _LAYERED = re.compile(r"^(past_key_values|present)\.(?P<layer>\d+)\.(?P<part>key|value)$")
 
 
-def layers_to_trace(count: int, period: int = 1) -> int:
-    """Return how many of ``count`` layers to trace, where they repeat after ``period`` of them.
+def kinds_to_trace(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return the layers to trace for a network with layers of these kinds.
 
-    The first is not repeated: what the next takes from it shows what layers hand on. Where the
-    rest does not divide into periods, all are traced.
+    The first is not repeated: what the next takes from it shows what layers hand on. Of those
+    after it, one of each kind is enough.
     """
-    few = 1 + period
-    return count if count <= few or (count - 1) % period else few
+    return (*kinds[:1], *dict.fromkeys(kinds[1:]))
 
 
 class RepeatLayer(ir.passes.InPlacePass):
-    """Appends copies of layers 1 to ``period`` until there are ``count`` layers.
+    """Makes a network with layers of the given kinds of one with those of `kinds_to_trace`.
 
     The tracer spends a second or more on the symbolic shapes of every layer, and layers repeat.
     Parameters, cache inputs and outputs of the copies are named as a trace of all layers
     would name them; what does not depend on the layer stays shared.
 
     Args:
-        count: layers of the network; where `layers_to_trace` is as many, there is nothing to do.
-        period: after how many layers, the first aside, they repeat.
+        kinds: of all layers of the network.
     """
 
-    def __init__(self, count: int, period: int = 1) -> None:
+    def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__()
-        self._count, self._period = count, period
-
-    @property
-    def _complete(self) -> bool:
-        return layers_to_trace(self._count, self._period) == self._count
+        self._kinds = tuple(kinds)
 
     def requires(self, model: ir.Model) -> None:
-        """A period takes one tensor from layer 0 and hands one on, of the same type and shape."""
-        if self._complete:
-            return
-        taken, given = _carried(model.graph, self._period)
-        if len(taken) != 1 or len(given) != 1:
-            raise ir.passes.PreconditionError(f"a period takes {taken} and hands on {given}")
-        if (taken[0].dtype, taken[0].shape) != (given[0].dtype, given[0].shape):
-            raise ir.passes.PreconditionError(f"a period turns {taken[0]} into {given[0]}")
+        """A layer takes one tensor from the one before, and hands one on, of one type and shape."""
+        for taken, given in self._carried(model.graph):
+            if len(taken) != 1 or len(given) != 1:
+                raise ir.passes.PreconditionError(f"a layer takes {taken} and hands on {given}")
+            if (taken[0].dtype, taken[0].shape) != (given[0].dtype, given[0].shape):
+                raise ir.passes.PreconditionError(f"a layer turns {taken[0]} into {given[0]}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Append the copies."""
-        graph = model.graph
-        if self._complete:
+        """Move the traced layers to where the first of their kind are, and copy them."""
+        traced = kinds_to_trace(self._kinds)
+        if traced == self._kinds:
             return ir.passes.PassResult(model, modified=False)
-        template = _nodes_of(graph, range(1, 1 + self._period))
-        (taken,), (given,) = _carried(graph, self._period)
-        users = [use for use in given.uses() if use.node not in template]
-        hidden, anchor = given, template[-1]
-        for offset in range(self._period, self._count - 1, self._period):
-            copies = _Copies(graph, self._period, offset, {taken: hidden})
-            nodes = [copies.node(node) for node in template]
-            graph.insert_after(anchor, nodes)
-            hidden, anchor = copies.values[given], nodes[-1]
+        graph = model.graph
+        carried = dict(zip(traced[1:], self._carried(graph), strict=True))
+        nodes = {kind: _nodes_of(graph, i) for i, kind in enumerate(traced) if i}
+        final = carried[traced[-1]][1][0]
+        users = [use for use in final.uses() if use.node not in nodes[traced[-1]]]
+        places = {kind: self._kinds.index(kind, 1) for kind in traced[1:]}
+        for index, kind in reversed(list(enumerate(traced))[1:]):  # upwards, so the last first
+            _move(nodes[kind], index, places[kind])
+        hidden, anchor = carried[traced[1]][0][0], graph[0]
+        for layer, kind in enumerate(self._kinds[1:], start=1):
+            (taken,), (given,) = carried[kind]
+            if layer == places[kind]:
+                _replace(nodes[kind], taken, hidden)
+                carried[kind] = [hidden], [given]
+                hidden, anchor = given, nodes[kind][-1]
+                continue
+            copies = _Copies(graph, places[kind], layer, {taken: hidden})
+            twins = [copies.node(node) for node in nodes[kind]]
+            graph.insert_after(anchor, twins)
+            hidden, anchor = copies.values[given], twins[-1]
         for node, index in users:
             node.replace_input_with(index, hidden)
         _arrange(graph.inputs)
         _arrange(graph.outputs)
         return ir.passes.PassResult(model, modified=True)
 
+    def _carried(self, graph: ir.Graph) -> list[tuple[list[ir.Value], list[ir.Value]]]:
+        """Return the activations that each traced layer but the first takes, and those it gives."""
+        layers = [set(_nodes_of(graph, i)) for i in range(len(kinds_to_trace(self._kinds)))]
+        return [
+            (_between(before, own), _between(own, set(graph) - own))
+            for before, own in pairwise(layers)
+        ]
+
+
+def _move(nodes: Sequence[ir.Node], index: int, place: int) -> None:
+    """Rename a traced layer, its parameters and its caches to those of another layer."""
+    if index == place:
+        return
+    for node in nodes:
+        node.name = _renamed(node.name, index, place)
+        for value in (*node.inputs, *node.outputs):
+            if value is not None:
+                value.name = _renamed(value.name, index, place)
+
+
+def _replace(nodes: Sequence[ir.Node], old: ir.Value, new: ir.Value) -> None:
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is old:
+                node.replace_input_with(index, new)
+
+
+def _renamed(name: str | None, index: int, place: int) -> str:
+    match = _NUMBERED.match(str(name))
+    if match is None or int(match[2]) != index:
+        return str(name)
+    return f"{match[1]}.{place}.{str(name)[match.end() :]}"
+
 
 class _Copies:
-    """The values of one copied period, ``offset`` layers on, made when first asked for."""
+    """The values of a copy of one layer as another, made when first asked for."""
 
     def __init__(
-        self, graph: ir.Graph, period: int, offset: int, values: dict[ir.Value, ir.Value]
+        self, graph: ir.Graph, original: int, layer: int, values: dict[ir.Value, ir.Value]
     ) -> None:
-        self._graph, self._period, self._offset = graph, period, offset
+        self._graph, self._original, self._layer = graph, original, layer
         self.values = values
 
     def node(self, node: ir.Node) -> ir.Node:
@@ -113,21 +150,11 @@ class _Copies:
         return self._rename(value.name), copy.copy(value.type), value.shape
 
     def _rename(self, name: str | None) -> str:
-        match = _NUMBERED.match(str(name))
-        if match is None or not 1 <= int(match[2]) <= self._period:
-            return str(name)
-        return f"{match[1]}.{int(match[2]) + self._offset}.{str(name)[match.end() :]}"
+        return _renamed(name, self._original, self._layer)
 
 
-def _nodes_of(graph: ir.Graph, layers: Sequence[int]) -> list[ir.Node]:
-    stems = tuple(f"layers.{layer}." for layer in layers)
-    return [node for node in graph if str(node.name).startswith(stems)]
-
-
-def _carried(graph: ir.Graph, period: int) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Return the activations that a period takes from layer 0, and those it hands on."""
-    first, template = set(_nodes_of(graph, [0])), set(_nodes_of(graph, range(1, 1 + period)))
-    return _between(first, template), _between(template, set(graph) - first - template)
+def _nodes_of(graph: ir.Graph, layer: int) -> list[ir.Node]:
+    return [node for node in graph if str(node.name).startswith(f"layers.{layer}.")]
 
 
 def _between(makers: set[ir.Node], users: set[ir.Node]) -> list[ir.Value]:
