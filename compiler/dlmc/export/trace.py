@@ -17,6 +17,8 @@ from dlmc.export.graph_io import (
     BLOCK,
     CACHE,
     CONTEXT,
+    LAST,
+    LAST_CONTEXT,
     ROWS,
     arguments,
     graph_inputs,
@@ -35,7 +37,7 @@ OPSET = 23
 
 # Sizes the example inputs have while tracing. All differ and none is 0 or 1, so that the tracer
 # neither takes two dimensions for the same one nor one of them for a constant.
-_EXAMPLE = {BATCH: 2, BLOCK: 7, CACHE: 5, CONTEXT: 12, ROWS: 3}
+_EXAMPLE = {BATCH: 2, BLOCK: 7, CACHE: 5, CONTEXT: 12, LAST: 4, LAST_CONTEXT: 11, ROWS: 3}
 
 _DTYPES = {"int64": torch.int64, "bool": torch.bool, "float32": torch.float32}
 

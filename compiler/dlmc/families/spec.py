@@ -142,6 +142,7 @@ class FamilySpec:
             last_block=self.last_block,
             seeded=self.seeded,
             sliding_window=self.sliding_window,
+            sliding_context=self.denoiser.sliding_context,
         )
 
     @property
