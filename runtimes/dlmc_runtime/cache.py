@@ -27,7 +27,7 @@ class Contents:
     @property
     def size(self) -> int:
         """Positions a row can hold (C)."""
-        return max(array.shape[2] for array in self.past.values())
+        return max(int(array.shape[2]) for array in self.past.values())
 
 
 class Cache(Protocol):
