@@ -276,6 +276,11 @@ class Manifest(Record):
     weights: tuple[BundlePath, ...]
     files: dict[BundlePath, FileRecord]
 
+    @property
+    def masked(self) -> bool:
+        """Whether undecided positions hold a mask, and not random tokens."""
+        return self.tokens.mask is not None
+
     @model_validator(mode="after")
     def _block_fits(self) -> Self:
         length, longest = self.attention.block_length, self.model.max_position_embeddings

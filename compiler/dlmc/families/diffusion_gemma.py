@@ -207,6 +207,7 @@ def _read(
         overrides,
         _denoiser(keys, text),
         regime="context",
+        aligned_to="answer",
         block_length=keys.integer("canvas_length", default=_CANVAS, most=positions),
         sampler=_sampler(generation),
         candidates=_CANDIDATES,

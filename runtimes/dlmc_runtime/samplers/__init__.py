@@ -31,6 +31,7 @@ SAMPLERS: tuple[str, ...] = (
     "cumulative_error",
     "autoregressive",
     "linear_speculation",
+    "renoise",
 )
 """Every sampler; a sampler's module has its name, its class the name in capitalised words."""
 

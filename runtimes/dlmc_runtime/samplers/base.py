@@ -98,6 +98,7 @@ class Sampler:
         nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
         limited: whether `steps` is a limit, at which the masks that are left are committed.
         revises: whether it may reopen positions it has committed in the same block.
+        alone: whether it heeds nothing but ``heeds``, and none of what every other sampler does.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
         defaults: what those of them are that are None.
@@ -108,6 +109,7 @@ class Sampler:
     nucleus_first: ClassVar[bool] = False
     limited: ClassVar[bool] = True
     revises: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})

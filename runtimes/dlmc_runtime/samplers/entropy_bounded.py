@@ -8,6 +8,7 @@ import numpy as np
 from dlmc_runtime.samplers.base import (
     BlockState,
     Bools,
+    Floats,
     Prediction,
     Sampler,
     marked,
@@ -32,8 +33,22 @@ class EntropyBounded(Sampler):
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]; always the one of least entropy."""
         entropy = needed(prediction.entropy, "entropies")
-        order = ranked(-entropy, block.masked)
-        before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
-        allowed = before <= self.option("gamma")
-        allowed[:1] = True
-        return marked(block.masked, order[allowed])
+        return within(entropy, block.masked, self.option("gamma"))
+
+
+def within(entropy: Floats, masked: Bools, bound: float) -> Bools:
+    """Mark masked positions in order of entropy while those before add up to at most ``bound``.
+
+    Args:
+        entropy: float64 [n], in nats.
+        masked: bool [n].
+        bound: in nats.
+
+    Returns:
+        bool [n]; the position of least entropy is always in it.
+    """
+    order = ranked(-entropy, masked)
+    before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
+    allowed = before <= bound
+    allowed[:1] = True
+    return marked(masked, order[allowed])
