@@ -181,6 +181,11 @@ def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[s
         )
     if config.sub_block_length is not None and own.regime == "full":
         yield f"{family} has no sub-blocks", "give block_length instead"
+    if config.sub_block_length is not None and (own.routing_block or 1) > 1:
+        yield (
+            f"{family} has no sub-blocks: {own.routing_block} tokens choose their experts together",
+            "leave sub_block_length out",
+        )
     if config.sub_block_length is not None and config.sub_block_length > own.block_length:
         yield (
             f"sub_block_length {config.sub_block_length} exceeds the block of {own.block_length}",

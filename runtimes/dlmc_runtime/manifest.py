@@ -139,6 +139,8 @@ class Attention(Record):
         sliding_context: how many of the last committed positions layers with a second mask see
             and keep, besides what is fed with them: one that is committed as many before itself,
             one that is denoised the last ones; None without such.
+        routing_block: how many consecutive tokens choose their experts together, so that a forward
+            must feed a whole number of such blocks; None where each token chooses alone.
     """
 
     regime: Regime
@@ -148,6 +150,7 @@ class Attention(Record):
     seeded: bool = False
     sliding_window: Count | None = None
     sliding_context: Count | None = None
+    routing_block: Count | None = None
 
 
 class Tokens(Record):

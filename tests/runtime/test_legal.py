@@ -190,3 +190,11 @@ def test_where_spans_grow_two_candidates_are_needed(manifest):
 def test_a_sub_block_is_no_longer_than_its_block(refusal):
     said = refusal("low_confidence", "block", sub_block_length=5)
     assert "sub_block_length 5 exceeds the block of 4" in said
+
+
+def test_tokens_that_choose_experts_together_are_not_split(manifest):
+    own = manifest("block")
+    attention = own.attention.model_copy(update={"routing_block": 4})
+    config = SamplerConfig(sub_block_length=2, cache="dual")
+    with pytest.raises(RequestError, match="has no sub-blocks: 4 tokens choose their experts"):
+        legal.check(config, own.model_copy(update={"attention": attention}))
