@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dlmc_runtime import samplers
 from dlmc_runtime.errors import RequestError, UsageError
-from dlmc_runtime.manifest import Attention, Head, Regime
+from dlmc_runtime.manifest import Attention, Head, Regime, Tokens
 from dlmc_runtime.samplers.config import SamplerConfig
 
 # Options that every sampler heeds.
@@ -36,6 +36,7 @@ _REGIMES: dict[str, tuple[Regime, ...]] = {
     "wino": ("full",),
     "autoregressive": ("context",),
     "linear_speculation": ("context",),
+    "levenshtein": ("block",),
 }
 
 
@@ -67,6 +68,11 @@ class Model(Protocol):
         """Its vocabulary head."""
         ...
 
+    @property
+    def tokens(self) -> Tokens:
+        """Its special tokens."""
+        ...
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -75,6 +81,13 @@ class Planned:
     family: str
     attention: Attention
     head: Head
+    tokens: Tokens
+
+
+def samplers_for(model: Model) -> list[str]:
+    """Return the samplers that go with a model's attention and special tokens."""
+    edits = model.tokens.split is not None
+    return [name for name in samplers_of(model.attention.regime) if edits or name != "levenshtein"]
 
 
 def check(config: SamplerConfig, manifest: Model) -> None:
@@ -137,8 +150,13 @@ def check_heeded(config: SamplerConfig) -> None:
 def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     own, family = manifest.attention, manifest.family
     if own.regime not in regimes_of(config.name):
-        legal = ", ".join(samplers_of(own.regime))
+        legal = ", ".join(samplers_for(manifest))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
+    elif config.name not in samplers_for(manifest):
+        yield (
+            f"{family} has no tokens that delete and insert, which {config.name} needs",
+            "use token_editing",
+        )
     if config.cache is not None and config.cache not in CACHES[own.regime]:
         hint = (
             f"ask for one of {', '.join(CACHES[own.regime])}"
@@ -184,6 +202,11 @@ def _about_head(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, s
             f"the sampler {config.name} needs two candidates, the graph keeps {kept}",
             "export with --candidates 2 or more",
         )
+    if config.name == "levenshtein" and kept < 3:  # one beside those that delete and insert
+        yield (
+            f"the sampler levenshtein needs three candidates, the graph keeps {kept}",
+            "export with --candidates 3 or more",
+        )
     if config.guidance and manifest.head.variant != "guided":
         yield (
             "the bundle has no head for classifier-free guidance",
@@ -206,7 +229,9 @@ def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, 
         )
     if config.name == "wino" and config.cache not in (None, "none"):
         yield "wino feeds the whole canvas at every step", "leave the cache out"
-    if config.name == "credit" and (config.temperature or config.top_k or config.top_p < 1):
-        yield "credit decoding takes the best token", "leave temperature, top_k and top_p out"
-    if speculative and config.sub_block_length is not None:
+    best = {"credit": "credit decoding", "levenshtein": "levenshtein editing"}.get(config.name)
+    if best and (config.temperature or config.top_k or config.top_p < 1):
+        yield f"{best} takes the best token", "leave temperature, top_k and top_p out"
+    whole = speculative or samplers.find(config.name).rewrites
+    if whole and config.sub_block_length is not None:
         yield f"the sampler {config.name} has no sub-blocks", "leave sub_block_length out"

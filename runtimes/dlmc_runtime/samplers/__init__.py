@@ -31,6 +31,8 @@ SAMPLERS: tuple[str, ...] = (
     "cumulative_error",
     "autoregressive",
     "linear_speculation",
+    "token_editing",
+    "levenshtein",
 )
 """Every sampler; a sampler's module has its name, its class the name in capitalised words."""
 

@@ -30,7 +30,8 @@ class SamplerConfig:
             ``prefix`` and ``dual`` are Fast-dLLM's approximations; ``dual`` is also the sub-block
             cache of Fast-dLLM v2. None means what is exact.
         schedule: how steps share the positions of a block: ``uniform`` (LLaDA), ``linear`` or
-            ``cosine`` (the reverse process of MDLM), ``dream``. None means the sampler's own.
+            ``cosine`` (the reverse process of MDLM), ``dream``, ``rnd1``. None means the sampler's
+            own.
         eps: where Dream's time ends.
         alg_temp: above 0, Dream's samplers draw positions instead of taking the best.
         defer_ids: predictions of these ids are committed last (LLaDA's
@@ -39,6 +40,7 @@ class SamplerConfig:
             predicted; predictions of them have confidence 0 (dllm's ``begin_suppress_tokens``).
         guidance: scale of classifier-free guidance; 0 turns it off.
         guidance_keep: ids that the unguided row keeps; it has masks for the rest of the prompt.
+        least: fewest masks that a step of token editing fills, however unsure.
         most: most positions a step commits; None for no limit.
         gamma: entropy, in nats, that the entropy-bounded sampler spends in a step.
         kl_threshold: how little a distribution may move between steps to count as stable (KLASS).
@@ -46,6 +48,11 @@ class SamplerConfig:
         min_threshold: confidence that the positional bound of Nemotron's sampler asks at least.
         revoke_threshold: WINO makes a committed token a mask again below this probability.
         eta: largest probability with which ReMDM makes a committed token a mask again.
+        order: what the entropy-bounded sampler goes by: ``entropy``, or ``confidence`` (RND1).
+        edit_threshold: token editing replaces a decided token where another is surer than this;
+            at 0 wherever another is the best.
+        max_post_steps: forwards over a block without masks after which token editing ends.
+        max_steps: forwards over a block after which Levenshtein editing ends.
     """
 
     name: str = "low_confidence"
@@ -65,6 +72,7 @@ class SamplerConfig:
     uncounted_ids: tuple[int, ...] = ()
     guidance: float = 0.0
     guidance_keep: tuple[int, ...] = ()
+    least: int | None = None
     most: int | None = None
     gamma: float | None = None
     kl_threshold: float | None = None
@@ -72,6 +80,10 @@ class SamplerConfig:
     min_threshold: float | None = None
     revoke_threshold: float | None = None
     eta: float | None = None
+    order: str | None = None
+    edit_threshold: float | None = None
+    max_post_steps: int | None = None
+    max_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -118,7 +130,8 @@ _COLDEST, _HOTTEST = 1e-3, 1e3
 # Samplers that ask for a threshold and for the factor of a positional bound.
 _BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
 _CACHES = ("none", "prefix", "dual")
-_SCHEDULES = ("uniform", "linear", "cosine", "dream")
+_SCHEDULES = ("uniform", "linear", "cosine", "dream", "rnd1")
+_ORDERS = ("entropy", "confidence")
 
 
 def _ids(value: Any) -> bool:
@@ -127,6 +140,10 @@ def _ids(value: Any) -> bool:
 
 def _share(value: Any) -> bool:
     return _real(value) and 0 < value <= 1
+
+
+def _steps(least: int) -> Callable[[Any], bool]:
+    return lambda value: _whole(value) and least <= value <= _MOST_STEPS
 
 
 def _temperature(value: Any) -> bool:
@@ -151,11 +168,7 @@ _AMOUNT = "a number of at least 0"
 _DEGREES = f"0, or {_COLDEST:g} to {_HOTTEST:g}"
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "steps",
-        lambda v: _whole(v) and 1 <= v <= _MOST_STEPS,
-        f"a whole number from 1 to {_MOST_STEPS}",
-    ),
+    ("steps", _steps(1), f"a whole number from 1 to {_MOST_STEPS}"),
     ("threshold", _share, _SHARE),
     ("factor", _not_negative, _AMOUNT),
     ("temperature", _temperature, _DEGREES),
@@ -171,6 +184,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("uncounted_ids", _ids, "a tuple of token ids"),
     ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),
     ("guidance_keep", _ids, "a tuple of token ids"),
+    ("least", _at_least(1), _COUNT),
     ("most", _at_least(1), _COUNT),
     ("gamma", _not_negative, _AMOUNT),
     ("kl_threshold", _not_negative, _AMOUNT),
@@ -178,4 +192,8 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("min_threshold", _share, _SHARE),
     ("revoke_threshold", _share, _SHARE),
     ("eta", _share, _SHARE),
+    ("order", _one_of(_ORDERS), f"one of {', '.join(_ORDERS)}"),
+    ("edit_threshold", lambda v: _real(v) and 0 <= v <= 1, "at least 0 and at most 1"),
+    ("max_post_steps", _steps(0), f"a whole number from 0 to {_MOST_STEPS}"),
+    ("max_steps", _steps(1), f"a whole number from 1 to {_MOST_STEPS}"),
 )
