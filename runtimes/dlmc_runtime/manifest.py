@@ -107,6 +107,8 @@ class Attention(Record):
             inside it, ``cut`` where it ends with the answer.
         seeded: whether the last logits of a stored block give the next block's first token.
         sliding_window: how far to either side layers with a second mask see; None without such.
+        routing_block: how many consecutive tokens choose their experts together, so that a forward
+            must feed a whole number of such blocks; None where each token chooses alone.
     """
 
     regime: Regime
@@ -115,6 +117,7 @@ class Attention(Record):
     last_block: Literal["whole", "cut"] = "whole"
     seeded: bool = False
     sliding_window: Count | None = None
+    routing_block: Count | None = None
 
 
 class Tokens(Record):

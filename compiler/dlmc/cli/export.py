@@ -181,8 +181,11 @@ def _weights(plan: "ExportPlan") -> str:
     if not plan.options.weights:
         return f"none ({size(plan.weight_bytes)} in the checkpoint)"
     dtypes = sorted({location.dtype for location in plan.weights.values()})
-    files = f"{len(plan.files)} file{'s' if len(plan.files) > 1 else ''}"
-    return f"{size(plan.weight_bytes)} of {', '.join(dtypes)} in {files}, linked if possible"
+    counts = {"linked if possible": len(plan.files), "written anew": len(plan.own_files)}
+    files = [
+        f"{count} file{'s' if count > 1 else ''}, {how}" for how, count in counts.items() if count
+    ]
+    return f"{size(plan.weight_bytes)} of {', '.join(dtypes)} in {' and '.join(files)}"
 
 
 def _text(plan: "ExportPlan") -> str:
@@ -213,7 +216,7 @@ def report(plan: "ExportPlan", *, exported: bool) -> dict[str, Any]:
         "head": plan.options.variant,
         "parameters": plan.parameters,
         "weight_bytes": plan.weight_bytes,
-        "weights": sorted(plan.files),
+        "weights": sorted({**plan.files, **plan.own_files}),
         "tokenizer": plan.text is not None,
         "profiles": [profile.model_dump() for profile in plan.profiles],
         "sampler": plan.sampler.model_dump(mode="json"),

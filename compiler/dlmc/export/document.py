@@ -49,7 +49,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
         ),
         config=CONFIG,
         graph=GRAPH,
-        weights=tuple(plan.files),
+        weights=(*plan.files, *plan.own_files),
         files=dict(files),
     )
 

@@ -10,18 +10,20 @@ from dlmc.checkpoint import (
     Adapter,
     Checkpoint,
     ResolvedCheckpoint,
-    TensorLocation,
+    Weight,
     check_weights,
     expected_shapes,
     read_adapter,
     resolve,
     token_id,
 )
+from dlmc.checkpoint.safetensors_writer import TensorPlan
 from dlmc.export.bundle_writer import check_output
 from dlmc.export.defaults import TOLERANCES, default_profiles
 from dlmc.export.options import ExportOptions
+from dlmc.export.stacking import own_files, referenced
 from dlmc.export.text import Text, read_text
-from dlmc.export.weights import files_of, imagine_weights
+from dlmc.export.weights import FOLDER, files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
 from dlmc_runtime import legal
@@ -62,7 +64,7 @@ class ExportPlan:
     spec: FamilySpec
     adapter: Adapter | None
     suppressed: tuple[int, ...]
-    weights: Mapping[str, TensorLocation]
+    weights: Mapping[str, Weight]
     text: Text | None
     profiles: tuple[Profile, ...]
     sampler: SamplerSpec
@@ -84,7 +86,13 @@ class ExportPlan:
     @property
     def files(self) -> dict[str, Path]:
         """Files of weights to link, by their path in the bundle."""
-        return files_of(self.weights) if self.options.weights else {}
+        return files_of(referenced(self.weights)) if self.options.weights else {}
+
+    @property
+    def own_files(self) -> dict[str, tuple[TensorPlan, ...]]:
+        """Files of weights to write, by their path in the bundle, and what each will hold."""
+        found = own_files(self.weights) if self.options.weights else {}
+        return {f"{FOLDER}/{name}": tensors for name, tensors in found.items()}
 
 
 def plan_export(options: ExportOptions) -> ExportPlan:

@@ -11,6 +11,7 @@ from dlmc.families.dream import DREAM
 from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.illada import ILLADA
 from dlmc.families.llada import LLADA
+from dlmc.families.llada2 import LLADA2
 from dlmc.families.modernbert import MODERNBERT
 from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
 from dlmc.families.sdar import SDAR
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     CODA,
     MODERNBERT,
     DIFFUSION_GEMMA,
+    LLADA2,
 )
 
 

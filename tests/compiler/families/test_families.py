@@ -28,7 +28,7 @@ def test_override_settles_it():
 
 
 def test_unknown_override_names_the_nearest():
-    with pytest.raises(UsageError, match=r"unknown family 'lada': use llada or illada$"):
+    with pytest.raises(UsageError, match=r"unknown family 'lada': use llada or llada2$"):
         detect(LLADA, "lada")
     with pytest.raises(UsageError, match="use llada or illada or dream or sdar"):
         detect(LLADA, "???")
