@@ -127,8 +127,6 @@ def unsupported(case: Case) -> str | None:
         return "shows a quirk of the reference implementation"
     if family(case.pack) is None:
         return f"architecture {architecture(case.pack)} is not supported yet"
-    if family(case.pack) == "llada2":
-        return "its samplers are not mapped yet"
     return None
 
 

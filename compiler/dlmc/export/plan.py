@@ -235,7 +235,7 @@ def _check_sampler(options: ExportOptions, spec: FamilySpec, sampler: SamplerSpe
     """Refuse a default sampler that the bundle could not run."""
     config = SamplerConfig().updated(**{**sampler.parameters, "name": sampler.name})
     head = Head(variant=options.variant, candidates=spec.candidates)
-    legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.mask_id is not None))
+    legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.tokens))
 
 
 def _suppressed(options: ExportOptions, spec: FamilySpec) -> tuple[int, ...]:

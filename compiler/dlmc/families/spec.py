@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from dlmc.denoiser.config import SPARSE, DenoiserConfig
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Attention, Profile, Regime, SamplerSpec
+from dlmc_runtime.manifest import Attention, Profile, Regime, SamplerSpec, Tokens
 
 Shift = Literal[0, 1]
 
@@ -117,8 +117,8 @@ class FamilySpec:
     Lengths count tokens. ``block_length`` is how many positions are denoised together.
     ``shift`` is 1 where logit i predicts token i + 1. ``candidates`` is how many of the best
     tokens (K) the graph hands out for each row. ``aligned_to``, ``last_block`` and ``seeded`` are
-    those of `dlmc_runtime.manifest.Attention`, ``expand_id`` and ``delete_id`` those of its
-    `Tokens`.
+    those of `dlmc_runtime.manifest.Attention`, ``expand_id``, ``delete_id`` and ``split_id`` those
+    of its `Tokens`.
     """
 
     family: str
@@ -140,6 +140,7 @@ class FamilySpec:
     seeded: bool = False
     expand_id: int | None = None
     delete_id: int | None = None
+    split_id: int | None = None
 
     def rows_in(self, profile: Profile) -> int:
         """Return how many rows of ``profile`` go through the head where a block is denoised.
@@ -161,6 +162,20 @@ class FamilySpec:
             sliding_window=self.sliding_window,
             sliding_context=self.denoiser.sliding_context,
             routing_block=self.routing_block,
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        """The special ids as a manifest states them; an export may suppress more than these."""
+        return Tokens(
+            mask=self.mask_id,
+            stop=self.stop_ids,
+            pad=self.pad_id,
+            bos=self.bos_id,
+            suppressed=() if self.mask_id is None else (self.mask_id,),
+            expand=self.expand_id,
+            delete=self.delete_id,
+            split=self.split_id,
         )
 
     @property
