@@ -24,6 +24,11 @@ class Contents:
     past: dict[str, NDArray[np.float32]]
     filled: NDArray[np.int64]
 
+    @property
+    def size(self) -> int:
+        """Positions a row can hold (C)."""
+        return max(int(array.shape[2]) for array in self.past.values())
+
 
 class Cache(Protocol):
     """An engine's cache for B rows of ``size`` positions; only its engine writes to it."""
