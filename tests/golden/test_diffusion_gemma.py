@@ -1,4 +1,4 @@
-"""DiffusionGemma's recorded runs and forwards, through export, build and the runtime.
+"""DiffusionGemma's recorded runs, through export, build and the runtime: step by step.
 
 The reference draws tokens where dlmc draws uniform numbers: the numbers here are those that give
 the recorded tokens. It pads batches on the left, and rows that are done wait for the others: here
@@ -192,20 +192,21 @@ class Watched:
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     """Return a function that exports a pack and loads an engine with prefills of some size."""
-    made = {}
+    made: dict[Any, Any] = {}
 
     def load(pack, chunk):
-        if (pack, chunk) not in made:
+        if pack not in made:
             output = tmp_path_factory.mktemp("golden") / pack.name
-            export_checkpoint(ExportOptions(source=str(pack), output=output, tokenizer=False))
+            made[pack] = export_checkpoint(
+                ExportOptions(source=str(pack), output=output, tokenizer=False)
+            )
+        if (pack, chunk) not in made:
             wanted = ProfileRequest(batch=(1, 3), block=16, cache=CONTEXT, prefill=chunk)
-            build_engine(plan_build(output, "onnxruntime-cpu", wanted))
-            made[pack, chunk] = engines.load(Bundle.open(output), "onnxruntime-cpu")
+            build_engine(plan_build(made[pack], "onnxruntime-cpu", wanted))
+            made[pack, chunk] = engines.load(Bundle.open(made[pack]), "onnxruntime-cpu")
         return made[pack, chunk]
 
-    yield load
-    for engine in made.values():
-        engine.close()
+    return load
 
 
 def follow(engine, run):
@@ -268,3 +269,7 @@ def compare_end(row, run, index):
     assert finished.result.tokens_per_forward == pytest.approx(
         run["tokens_per_forward"][index], rel=1e-6
     )
+
+
+def test_there_is_a_pack():
+    assert PACKS
