@@ -50,6 +50,12 @@ def samplers_of(regime: Regime) -> list[str]:
     return [name for name in samplers.SAMPLERS if regime in regimes_of(name)]
 
 
+def samplers_for(regime: Regime, tokens: Tokens) -> list[str]:
+    """Return the samplers that go with a model's attention regime and special tokens."""
+    edits = tokens.split is not None
+    return [name for name in samplers_of(regime) if edits or name != "levenshtein"]
+
+
 class Model(Protocol):
     """What is asked of a model; `Manifest` is one."""
 
@@ -82,12 +88,6 @@ class Planned:
     attention: Attention
     head: Head
     tokens: Tokens
-
-
-def samplers_for(model: Model) -> list[str]:
-    """Return the samplers that go with a model's attention and special tokens."""
-    edits = model.tokens.split is not None
-    return [name for name in samplers_of(model.attention.regime) if edits or name != "levenshtein"]
 
 
 def check(config: SamplerConfig, manifest: Model) -> None:
@@ -150,9 +150,9 @@ def check_heeded(config: SamplerConfig) -> None:
 def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     own, family = manifest.attention, manifest.family
     if own.regime not in regimes_of(config.name):
-        legal = ", ".join(samplers_for(manifest))
+        legal = ", ".join(samplers_for(own.regime, manifest.tokens))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
-    elif config.name not in samplers_for(manifest):
+    elif config.name not in samplers_for(own.regime, manifest.tokens):
         yield (
             f"{family} has no tokens that delete and insert, which {config.name} needs",
             "use token_editing",
