@@ -182,7 +182,9 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--engine", choices=tuple(ENGINES), default="openvino-cpu-bf16")
     arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--serve", nargs=2, metavar=("WHAT", "NAME"), help="of the program's own")
+    arguments.add_argument(
+        "--serve", nargs=2, metavar=("WHAT", "NAME"), help="of the program's own"
+    )
     given = arguments.parse_args()
     if given.serve is not None:
         where, name = given.serve

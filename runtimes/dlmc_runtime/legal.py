@@ -62,6 +62,13 @@ def samplers_of(regime: Regime, *, masked: bool = True) -> list[str]:
     ]
 
 
+def samplers_for(regime: Regime, tokens: Tokens) -> list[str]:
+    """Return the samplers that go with a model's attention regime and special tokens."""
+    possible = samplers_of(regime, masked=tokens.mask is not None)
+    edits = tokens.split is not None
+    return [name for name in possible if edits or name != "levenshtein"]
+
+
 class Model(Protocol):
     """What is asked of a model; `Manifest` is one."""
 
@@ -94,13 +101,6 @@ class Planned:
     attention: Attention
     head: Head
     tokens: Tokens
-
-
-def samplers_for(model: Model) -> list[str]:
-    """Return the samplers that go with a model's attention and special tokens."""
-    possible = samplers_of(model.attention.regime, masked=model.tokens.mask is not None)
-    edits = model.tokens.split is not None
-    return [name for name in possible if edits or name != "levenshtein"]
 
 
 def check(config: SamplerConfig, manifest: Model) -> None:
@@ -166,9 +166,9 @@ def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[s
     own, family = manifest.attention, manifest.family
     masked = manifest.tokens.mask is not None
     if own.regime not in regimes_of(config.name) or fills_masks(config.name) is not masked:
-        legal = ", ".join(samplers_for(manifest))
+        legal = ", ".join(samplers_for(own.regime, manifest.tokens))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
-    elif config.name not in samplers_for(manifest):
+    elif config.name not in samplers_for(own.regime, manifest.tokens):
         yield (
             f"{family} has no tokens that delete and insert, which {config.name} needs",
             "use token_editing",

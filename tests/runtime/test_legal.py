@@ -91,8 +91,8 @@ def test_levenshtein_needs_tokens_that_delete_and_insert(refusal, manifest):
     plain = manifest("block")
     tokens = plain.tokens.model_copy(update={"delete": 1, "split": 2})
     made = plain.model_copy(update={"tokens": tokens})
-    assert legal.samplers_for(made) == legal.samplers_of("block")
-    assert "levenshtein" not in legal.samplers_for(plain)
+    assert legal.samplers_for("block", tokens) == legal.samplers_of("block")
+    assert "levenshtein" not in legal.samplers_for("block", plain.tokens)
     legal.check(SamplerConfig("levenshtein"), made)
     for option in ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.9}):
         with pytest.raises(RequestError, match="levenshtein editing takes the best token"):

@@ -86,7 +86,7 @@ def configs(draw, kind, names=None):
     """Samplers that a kind of model can use."""
     facts = KINDS[kind]
     regime = facts["regime"]
-    name = draw(st.sampled_from(names or legal.samplers_for(engine_manifest(kind))))
+    name = draw(st.sampled_from(names or legal.samplers_for(regime, engine_manifest(kind).tokens)))
     options = {k: draw(OPTIONS[k]) for k in sorted(samplers.find(name).heeds)}
     if name not in ("credit", "levenshtein"):
         options |= {k: draw(v) for k, v in COMMON.items()}

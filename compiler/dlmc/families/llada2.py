@@ -41,7 +41,10 @@ _SUPPORTED: Supported = {
 }
 
 # What no file of the released checkpoints states: `generate` takes them as arguments.
-_BLOCK, _THRESHOLD = 32, 0.95
+_BLOCK = 32
+_FILLING = SamplerSpec(name="low_confidence_dynamic", parameters={"threshold": 0.95})
+_EDITING = SamplerSpec(name="levenshtein")
+_CANDIDATES = 8  # six are what an edited block that goes round in circles may need
 _RELEASED_VOCABULARY, _RELEASED_MASK, _RELEASED_END = 157184, 156895, 156892
 
 
@@ -125,6 +128,7 @@ def _read(
     block = keys.integer("block_size", default=min(_BLOCK, positions), most=positions)
     denoiser = _denoiser(keys, block)
     released = denoiser.vocab_size == _RELEASED_VOCABULARY
+    edits = _edits(keys, denoiser.vocab_size)
     spec = decoder_spec(
         LLADA2,
         keys,
@@ -133,12 +137,26 @@ def _read(
         denoiser,
         regime="block",
         block_length=block,
-        sampler=SamplerSpec(name="low_confidence_dynamic", parameters={"threshold": _THRESHOLD}),
+        sampler=_EDITING if edits else _FILLING,
+        candidates=_CANDIDATES,
         default_mask=_RELEASED_MASK if released else None,
         extra_stop=_RELEASED_END if released else None,
     )
     _check_blocks(spec)
-    return spec
+    return replace(spec, delete_id=edits[0], split_id=edits[1]) if edits else spec
+
+
+def _edits(keys: Keys, vocab_size: int) -> tuple[int, int] | None:
+    """Read the ids that delete and insert (2.2), None where there are none."""
+    delete, split = (keys.token(f"{role}_token_id", vocab_size) for role in ("delete", "split"))
+    if delete is None and split is None:
+        return None
+    if delete is None or split is None or delete == split:
+        keys.refuse(
+            f"'delete_token_id' is {delete}, 'split_token_id' is {split}",
+            "they must be two tokens, or both left out",
+        )
+    return delete, split
 
 
 def _check_blocks(spec: FamilySpec) -> None:
