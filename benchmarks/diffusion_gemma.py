@@ -46,7 +46,8 @@ COLUMNS = (
 
 def prompt(vocab_size: int) -> list[int]:
     """Return the prompt of everyone."""
-    return np.random.default_rng(0).integers(1000, vocab_size - 1000, PROMPT).tolist()
+    ids: list[int] = np.random.default_rng(0).integers(1000, vocab_size - 1000, PROMPT).tolist()
+    return ids
 
 
 def engine(root: str, name: str) -> Callable[[], list[float]]:
@@ -65,10 +66,13 @@ def engine(root: str, name: str) -> Callable[[], list[float]]:
 def transformers(checkpoint: str, threads: int) -> Callable[[], list[float]]:
     """Load transformers' model in bfloat16; as `engine`."""
     import torch
-    from transformers import DiffusionGemmaForBlockDiffusion, EntropyBoundSamplerConfig
+    from transformers import (  # noqa: TID251  (what is compared with)
+        DiffusionGemmaForBlockDiffusion,
+        EntropyBoundSamplerConfig,
+    )
 
     torch.set_num_threads(threads)
-    model = DiffusionGemmaForBlockDiffusion.from_pretrained(checkpoint, dtype=torch.bfloat16)
+    model: Any = DiffusionGemmaForBlockDiffusion.from_pretrained(checkpoint, dtype=torch.bfloat16)
     model.eval()
     model.generation_config.eos_token_id = None
     ids = torch.tensor([prompt(model.config.text_config.vocab_size)])

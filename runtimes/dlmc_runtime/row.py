@@ -39,6 +39,7 @@ class Request:
         keep_cache: finish and commit the last block as well, so that its cache can be reused.
         holes: spans of the prompt to fill, each from its first position to one past its last;
             nothing is generated after the prompt then.
+        skip_special_tokens: leave special tokens out of the text.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +50,7 @@ class Request:
     early_exit: bool = True
     keep_cache: bool = False
     holes: tuple[tuple[int, int], ...] = ()
+    skip_special_tokens: bool = True
 
 
 class Row:
