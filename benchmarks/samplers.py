@@ -93,7 +93,7 @@ def settings(generator: Generator) -> Iterator[Setting]:
     whole = attention.regime == "full"
     length = generator.sampler.block_length or attention.block_length
     paces: tuple[Options, ...] = tuple({"steps": length // n} for n in (2, 1, 4))
-    for name in legal.samplers_of(attention.regime):
+    for name in legal.samplers_for(attention.regime, generator.manifest.tokens):
         own = SETTINGS.get(name, paces)
         for place, options in enumerate((*own, *paces) if name in _ALSO_STEPS else own):
             config = SamplerConfig(name=name, block_length=length).updated(**options)

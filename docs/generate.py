@@ -22,7 +22,7 @@ from typing import Any
 from dlmc.families import FAMILIES, Family, FamilySpec, Overrides
 from dlmc.recipes import Recipe, list_recipes, load
 from dlmc_runtime import samplers
-from dlmc_runtime.legal import CACHES, regimes_of, samplers_of
+from dlmc_runtime.legal import CACHES, regimes_of, samplers_for
 from dlmc_runtime.manifest import EngineRecord, Manifest, Record, Regime
 from dlmc_runtime.samplers.base import Sampler
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -76,8 +76,8 @@ def options_text(kind: type[Sampler]) -> str:
         if field.name not in kind.heeds:
             continue
         default = kind.defaults.get(field.name, field.default)
-        if field.name == "schedule":
-            default = getattr(kind, "schedule", default)
+        if field.name in ("schedule", "order"):
+            default = getattr(kind, field.name, default)
         known = default not in (None, ())
         found.append(f"`{field.name}` {default}" if known else f"`{field.name}`")
     return ", ".join(found) or "none"
@@ -147,12 +147,15 @@ def cache_text(regime: Regime) -> str:
     return f"exact{named}"
 
 
-def sampler_text(family: Family, regime: Regime) -> str:
+def sampler_text(family: Family) -> str:
     """Return a family's own samplers, how many there are, and those that few families have."""
-    own = several(f"`{recipe.sampler.name}`" for _, recipe, _ in released(family))
-    special = [name for name in samplers_of(regime) if len(regimes_of(name)) == 1]
+    recipes = released(family)
+    own = several(f"`{recipe.sampler.name}`" for _, recipe, _ in recipes)
+    found = {name for _, _, spec in recipes for name in samplers_for(spec.regime, spec.tokens)}
+    every = [name for name in samplers.SAMPLERS if name in found]
+    special = [name for name in every if len(regimes_of(name)) == 1]
     also = ", with " + " and ".join(f"`{name}`" for name in special) if special else ""
-    return f"{own}; [{len(samplers_of(regime))} in all](samplers.md){also}"
+    return f"{own}; [{len(every)} in all](samplers.md){also}"
 
 
 def decoding_row(family: Family) -> tuple[str, ...]:
@@ -170,7 +173,7 @@ def decoding_row(family: Family) -> tuple[str, ...]:
         several(spec.shift for spec in specs),
         several("yes" if spec.seeded else "no" for spec in specs),
         cache_text(specs[0].regime),
-        sampler_text(family, specs[0].regime),
+        sampler_text(family),
         infill + "".join(f", growing with `{name}`" for name in grows),
         "yes" if family.takes_adapter else "no",
     )

@@ -11,7 +11,8 @@ class Result:
     """What became of one prompt.
 
     Attributes:
-        text: the generated text; empty for a bundle without a tokenizer.
+        text: the generated text, without its special tokens unless the request asks for them;
+            empty for a bundle without a tokenizer.
         tokens: generated ids up to, and without, the stop id; of a template those of its holes.
         prompt_tokens: number of prompt ids.
         forwards: engine runs this row took part in: prefill, denoise and commit.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
@@ -20,7 +21,7 @@ from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
-from dlmc_runtime.stop import StopRule
+from dlmc_runtime.stop import Decode, StopRule
 from dlmc_runtime.text import TextCodec
 
 Prompt = str | Sequence[int]
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     early_exit: bool
     keep_cache: bool
+    skip_special_tokens: bool
 
 
 class InfillOptions(TypedDict, total=False):
@@ -143,8 +145,22 @@ class Generator:
         ignore_eos: bool = False,
         early_exit: bool = True,
         keep_cache: bool = False,
+        skip_special_tokens: bool = True,
     ) -> Request:
         """Check and complete what a row asks for.
+
+        Args:
+            prompt: text or token ids; a conversation is text that `TextCodec.chat` rendered.
+            max_new_tokens: most tokens to generate; None for the bundle's own.
+            sampler: None for the bundle's own.
+            seed: of every random number of the row.
+            stop: texts that end the answer before them.
+            ignore_eos: go on at stop ids.
+            early_exit: stop as soon as the text is known, see `Request`.
+            keep_cache: finish and commit the last block, see `Request`.
+            skip_special_tokens: leave special tokens out of the text, and out of what ``stop`` is
+                searched in. Where they delimit reasoning or calls of tools, as in
+                ``<|channel>thought … <channel|>``, only a text with them shows what is what.
 
         Raises:
             UsageError: an argument has an illegal value.
@@ -162,8 +178,17 @@ class Generator:
         config = self._config(sampler)
         tokens = self.manifest.tokens
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
-        rule = StopRule(stop_ids, tuple(stop), None if self.text is None else self.text.decode)
-        return Request(ids, count, config, _whole("seed", seed, 0), rule, early_exit, keep_cache)
+        rule = StopRule(stop_ids, tuple(stop), self._decoder(skip_special_tokens))
+        return Request(
+            ids,
+            count,
+            config,
+            _whole("seed", seed, 0),
+            rule,
+            early_exit,
+            keep_cache,
+            skip_special_tokens=skip_special_tokens,
+        )
 
     def infill_request(
         self,
@@ -227,6 +252,11 @@ class Generator:
         if self.text is None:
             raise RequestError("the bundle has no tokenizer", "give token ids")
         return self.text.encode(text)
+
+    def _decoder(self, skip: bool) -> Decode | None:  # noqa: FBT001  (says what it skips)
+        if self.text is None:
+            return None
+        return self.text.decode if skip else partial(self.text.decode, skip_special_tokens=False)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         size = self.manifest.model.vocab_size

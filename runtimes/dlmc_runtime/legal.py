@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dlmc_runtime import samplers
 from dlmc_runtime.errors import RequestError, UsageError
-from dlmc_runtime.manifest import Attention, Head, Regime
+from dlmc_runtime.manifest import Attention, Head, Regime, Tokens
 from dlmc_runtime.samplers.config import COLDEST, SamplerConfig
 from dlmc_runtime.samplers.renoise import Renoise
 
@@ -38,6 +38,7 @@ _REGIMES: dict[str, tuple[Regime, ...]] = {
     "autoregressive": ("context",),
     "linear_speculation": ("context",),
     "renoise": ("context",),
+    "levenshtein": ("block",),
 }
 _WITHOUT_MASKS = ("renoise",)
 
@@ -61,6 +62,13 @@ def samplers_of(regime: Regime, *, masked: bool = True) -> list[str]:
     ]
 
 
+def samplers_for(regime: Regime, tokens: Tokens) -> list[str]:
+    """Return the samplers that go with a model's attention regime and special tokens."""
+    possible = samplers_of(regime, masked=tokens.mask is not None)
+    edits = tokens.split is not None
+    return [name for name in possible if edits or name != "levenshtein"]
+
+
 class Model(Protocol):
     """What is asked of a model; `Manifest` is one."""
 
@@ -80,8 +88,8 @@ class Model(Protocol):
         ...
 
     @property
-    def masked(self) -> bool:
-        """Whether undecided positions hold a mask, and not random tokens."""
+    def tokens(self) -> Tokens:
+        """Its special tokens."""
         ...
 
 
@@ -92,7 +100,7 @@ class Planned:
     family: str
     attention: Attention
     head: Head
-    masked: bool = True
+    tokens: Tokens
 
 
 def check(config: SamplerConfig, manifest: Model) -> None:
@@ -156,10 +164,15 @@ def check_heeded(config: SamplerConfig) -> None:
 
 def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     own, family = manifest.attention, manifest.family
-    possible = samplers_of(own.regime, masked=manifest.masked)
-    if config.name not in possible:
-        legal = ", ".join(possible)
+    masked = manifest.tokens.mask is not None
+    if own.regime not in regimes_of(config.name) or fills_masks(config.name) is not masked:
+        legal = ", ".join(samplers_for(own.regime, manifest.tokens))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
+    elif config.name not in samplers_for(own.regime, manifest.tokens):
+        yield (
+            f"{family} has no tokens that delete and insert, which {config.name} needs",
+            "use token_editing",
+        )
     if config.cache is not None and config.cache not in CACHES[own.regime]:
         hint = (
             f"ask for one of {', '.join(CACHES[own.regime])}"
@@ -181,6 +194,11 @@ def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[s
         )
     if config.sub_block_length is not None and own.regime == "full":
         yield f"{family} has no sub-blocks", "give block_length instead"
+    if config.sub_block_length is not None and (own.routing_block or 1) > 1:
+        yield (
+            f"{family} has no sub-blocks: {own.routing_block} tokens choose their experts together",
+            "leave sub_block_length out",
+        )
     if config.sub_block_length is not None and config.sub_block_length > own.block_length:
         yield (
             f"sub_block_length {config.sub_block_length} exceeds the block of {own.block_length}",
@@ -205,6 +223,11 @@ def _about_head(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, s
             f"the sampler {config.name} needs two candidates, the graph keeps {kept}",
             "export with --candidates 2 or more",
         )
+    if config.name == "levenshtein" and kept < 3:  # one beside those that delete and insert
+        yield (
+            f"the sampler levenshtein needs three candidates, the graph keeps {kept}",
+            "export with --candidates 3 or more",
+        )
     if config.guidance and manifest.head.variant != "guided":
         yield (
             "the bundle has no head for classifier-free guidance",
@@ -227,9 +250,11 @@ def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, 
         )
     if config.name == "wino" and config.cache not in (None, "none"):
         yield "wino feeds the whole canvas at every step", "leave the cache out"
-    if config.name == "credit" and (config.temperature or config.top_k or config.top_p < 1):
-        yield "credit decoding takes the best token", "leave temperature, top_k and top_p out"
-    if speculative and config.sub_block_length is not None:
+    best = {"credit": "credit decoding", "levenshtein": "levenshtein editing"}.get(config.name)
+    if best and (config.temperature or config.top_k or config.top_p < 1):
+        yield f"{best} takes the best token", "leave temperature, top_k and top_p out"
+    whole = speculative or samplers.find(config.name).rewrites
+    if whole and config.sub_block_length is not None:
         yield f"the sampler {config.name} has no sub-blocks", "leave sub_block_length out"
     if config.name == "renoise":
         yield from _about_heat(Renoise(config))

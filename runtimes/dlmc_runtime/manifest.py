@@ -139,6 +139,8 @@ class Attention(Record):
         sliding_context: how many of the last committed positions layers with a second mask see
             and keep, besides what is fed with them: one that is committed as many before itself,
             one that is denoised the last ones; None without such.
+        routing_block: how many consecutive tokens choose their experts together, so that a forward
+            must feed a whole number of such blocks; None where each token chooses alone.
     """
 
     regime: Regime
@@ -148,6 +150,7 @@ class Attention(Record):
     seeded: bool = False
     sliding_window: Count | None = None
     sliding_context: Count | None = None
+    routing_block: Count | None = None
 
 
 class Tokens(Record):
@@ -160,7 +163,8 @@ class Tokens(Record):
         bos: what begins a text.
         suppressed: ids that can never be predicted: the graph forbids them.
         expand: an id that stands for two masks in a span that may grow (DreamOn).
-        delete: an id that takes its position out of such a span.
+        delete: an id that takes its position out of such a span, or of its block.
+        split: an id that puts a mask before what its position of a block holds (LLaDA2.2).
     """
 
     mask: TokenId | None
@@ -170,6 +174,7 @@ class Tokens(Record):
     suppressed: tuple[TokenId, ...]
     expand: TokenId | None = None
     delete: TokenId | None = None
+    split: TokenId | None = None
 
     @property
     def filler(self) -> int:
@@ -276,11 +281,6 @@ class Manifest(Record):
     weights: tuple[BundlePath, ...]
     files: dict[BundlePath, FileRecord]
 
-    @property
-    def masked(self) -> bool:
-        """Whether undecided positions hold a mask, and not random tokens."""
-        return self.tokens.mask is not None
-
     @model_validator(mode="after")
     def _block_fits(self) -> Self:
         length, longest = self.attention.block_length, self.model.max_position_embeddings
@@ -291,7 +291,7 @@ class Manifest(Record):
     @model_validator(mode="after")
     def _tokens_fit(self) -> Self:
         tokens, size = self.tokens, self.model.vocab_size
-        single = (tokens.mask, tokens.pad, tokens.bos, tokens.expand, tokens.delete)
+        single = (tokens.mask, tokens.pad, tokens.bos, tokens.expand, tokens.delete, tokens.split)
         ids = [token for token in single if token is not None]
         outside = [one for one in (*ids, *tokens.stop, *tokens.suppressed) if one >= size]
         if outside:
@@ -304,6 +304,13 @@ class Manifest(Record):
             raise ValueError("the expand token must differ from the mask and the delete token")
         if tokens.delete is not None and tokens.delete == tokens.mask:
             raise ValueError("the delete token must differ from the mask")
+        if tokens.split is not None:
+            edits = {tokens.mask, tokens.delete, tokens.split}
+            if None in edits or len(edits) < 3 or edits & {tokens.expand, *tokens.stop}:
+                raise ValueError(
+                    "a split token goes with a mask and a delete token, and none of them expands a "
+                    "span or stops a text"
+                )
         return self
 
     @model_validator(mode="after")

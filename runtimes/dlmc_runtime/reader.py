@@ -1,6 +1,6 @@
 """From a row's final tokens to text that only ever grows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dlmc_runtime.events import Committed, Finished, Result
 from dlmc_runtime.row import Row
@@ -39,13 +39,17 @@ class Reader:
         answer = self.row.answer()
         return answer if self.row.ending is None else answer[: self.row.ending.tokens]
 
-    def _text(self, final: list[int]) -> str:
+    def _decode(self, tokens: Sequence[int]) -> str:
         if self.codec is None:
             return ""
+        skip = self.row.request.skip_special_tokens
+        return self.codec.decode(tokens, skip_special_tokens=skip)
+
+    def _text(self, final: list[int]) -> str:
         ending = self.row.ending
         if ending is not None and ending.text is not None:
             return ending.text
-        text = self.codec.decode(final)
+        text = self._decode(final)
         if self.row.finished:
             return text
         text = text.rstrip(_INCOMPLETE)
@@ -57,7 +61,7 @@ class Reader:
         return Result(
             text=self.text,
             tokens=tokens,
-            spans=tuple(self.codec.decode(span) for span in spans) if self.codec else (),
+            spans=tuple(map(self._decode, spans)) if self.codec else (),
             prompt_tokens=int(self.row.given.sum()),
             forwards=self.row.forwards,
             finish_reason=self._reason(),

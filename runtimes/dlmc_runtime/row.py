@@ -10,7 +10,7 @@ from dlmc_runtime import regimes, samplers
 from dlmc_runtime.blocks import Blocks
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.manifest import Manifest
-from dlmc_runtime.samplers.base import BlockState, Bools, Prediction
+from dlmc_runtime.samplers.base import BlockState, Bools, EditIds, Prediction, Rewritten
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import Ending, StopRule
 from dlmc_runtime.task import Task
@@ -39,6 +39,7 @@ class Request:
         keep_cache: finish and commit the last block as well, so that its cache can be reused.
         holes: spans of the prompt to fill, each from its first position to one past its last;
             nothing is generated after the prompt then.
+        skip_special_tokens: leave special tokens out of the text.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +50,7 @@ class Request:
     early_exit: bool = True
     keep_cache: bool = False
     holes: tuple[tuple[int, int], ...] = ()
+    skip_special_tokens: bool = True
 
 
 class Row:
@@ -66,6 +68,8 @@ class Row:
         edge: what the last stored position says about the one after it.
         ending: where the text ends, once that is known.
         forced: whether a block reached its limit of steps and was finished at once.
+        editing: whether the sampler may still replace what the window holds.
+        edits: the ids with which the model deletes and inserts, where it has them.
     """
 
     def __init__(
@@ -97,7 +101,11 @@ class Row:
         self.known, self.firm = self.answer_start, length
         self.edge: Outputs | None = None
         self.ending: Ending | None = None
-        self.finished = self.forced = False
+        self.finished = self.forced = self.editing = False
+        delete, split = self.tokens.delete, self.tokens.split
+        self.edits: EditIds | None = None
+        if delete is not None and split is not None:
+            self.edits = EditIds(self.mask_id, delete, split)
         self.start = self.end = self.step = self.masks = 0
         self.regime = regimes.choose(self)
         self.regime.begin()
@@ -107,13 +115,14 @@ class Row:
         self.start, self.end, self.step = start, end, 0
         self.masks = int(self.masked[start:end].sum())
         self.sampler.begin()
+        self.editing = self.sampler.rewrites and self.masks > 0
         if self.sampler.revises:
             self.firm = start + int(np.argmin([*self.pinned[start:end], False]))
 
     @property
     def open(self) -> bool:
-        """Whether the window holds masks."""
-        return bool(self.masked[self.start : self.end].any())
+        """Whether the window holds masks, or tokens that the sampler may replace."""
+        return self.editing or bool(self.masked[self.start : self.end].any())
 
     @property
     def slots(self) -> int:
@@ -139,7 +148,7 @@ class Row:
         """Return where the window stands."""
         window = slice(self.start, self.end)
         masked, tokens = self.masked[window].copy(), self.canvas[window].copy()
-        return BlockState(masked, self.step, self.masks, tokens, self.pinned[window])
+        return BlockState(masked, self.step, self.masks, tokens, self.pinned[window], self.edits)
 
     def leading(self, task: Task) -> Outputs | None:
         """Return what the cache's last position said, where a task reads the one after it."""
@@ -161,6 +170,9 @@ class Row:
         """Fix the positions of the window that the sampler chooses."""
         block = self.state()
         prediction = self.sampler.adjust(prediction, block)
+        if self.sampler.rewrites:
+            self.write(self.sampler.rewrite(prediction, block))
+            return
         chosen = self.sampler.select(prediction, block)
         reopened = self.sampler.reopen(prediction, block, chosen)
         steps = self.request.sampler.steps
@@ -178,6 +190,14 @@ class Row:
         if reopened is not None and self.sampler.revises:
             self.canvas[window][reopened] = self.mask_id
             self.masked[window][reopened] = True
+        self.step += 1
+
+    def write(self, rewritten: Rewritten) -> None:
+        """Let the window hold what a sampler has made of it."""
+        window = slice(self.start, self.end)
+        self.canvas[window], self.masked[window] = rewritten.tokens, rewritten.masked
+        self.editing = not rewritten.final
+        self.forced |= rewritten.forced
         self.step += 1
 
     def splice(self, position: int, count: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dlmc_runtime import conversation
 from dlmc_runtime.errors import BundleError, DlmcError, UsageError
 from dlmc_runtime.manifest import TextSpec
 
@@ -74,32 +75,43 @@ class TextCodec:
         """Return one token as a reader sees it, special tokens by name."""
         return self.decode((token,), skip_special_tokens=False)
 
+    @property
+    def template_reads(self) -> frozenset[str]:
+        """The variables that the chat template looks at; what else is given has no effect."""
+        return frozenset() if self._template is None else self._template.reads
+
     def chat(
         self,
         messages: Sequence[Mapping[str, object]],
         *,
+        tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
         **variables: object,
     ) -> str:
-        """Render a conversation of ``{"role": …, "content": …}`` messages into a prompt.
+        """Render a conversation into a prompt, as Hugging Face's ``apply_chat_template`` does.
+
+        Special tokens that someone wrote into a message are special tokens of the prompt, as they
+        are there: texts of strangers are to be searched for them first.
 
         Args:
-            messages: the conversation.
+            messages: the conversation: ``{"role": …, "content": …}``, as `conversation.messages`
+                says.
+            tools: functions that the model may call, as `conversation.tools` says.
             add_generation_prompt: end with the opening of the assistant's turn.
             variables: what else this template reads, for instance ``enable_thinking``.
 
         Raises:
-            UsageError: messages are not a list of mappings.
+            UsageError: messages, tools or variables have another form.
+            RequestError: a part of a message is no text.
             DlmcError: there is no template, or it fails or refuses the messages.
         """
         if self._template is None:
             raise DlmcError("this bundle has no chat template", "give the prompt as plain text")
-        if not all(isinstance(message, Mapping) for message in messages):
-            raise UsageError(
-                "messages are not a list of mappings", 'give [{"role": "user", "content": "…"}]'
-            )
         return self._template.render(
-            messages, add_generation_prompt=add_generation_prompt, **variables
+            conversation.messages(messages),
+            tools=conversation.tools(tools),
+            add_generation_prompt=add_generation_prompt,
+            **conversation.variables(variables),
         )
 
 

@@ -61,8 +61,9 @@ def test_every_legal_sampler_has_a_row_and_fits(tmp_path, repository):
         assert {len(row) for row in rows} == {len(COLUMNS)}
         with Generator.of(Bundle.open(tmp_path / name), "onnxruntime-cpu") as generator:
             every = list(settings(generator))
-            regime = generator.manifest.attention.regime
-            assert {one.config.name for one in every} == set(legal.samplers_of(regime))
+            attention, tokens = generator.manifest.attention, generator.manifest.tokens
+            names = legal.samplers_for(attention.regime, tokens)
+            assert {one.config.name for one in every} == set(names)
             assert len(set(every)) == len(every)
             for one in every:
                 legal.check(one.config, generator.manifest)

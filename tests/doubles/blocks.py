@@ -6,10 +6,19 @@ from typing import Any
 import numpy as np
 
 from dlmc_runtime import samplers
-from dlmc_runtime.samplers.base import BlockState, Candidates, Floats, Prediction, Sampler
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    Candidates,
+    EditIds,
+    Floats,
+    Ints,
+    Prediction,
+    Sampler,
+)
 from dlmc_runtime.samplers.config import SamplerConfig
 
 Positions = list[int]
+EDITS = EditIds(mask=-1, delete=-2, split=-3)  # out of any vocabulary
 
 
 def build(name: str, **options: Any) -> Sampler:
@@ -24,6 +33,7 @@ def state(
     masks: int | None = None,
     tokens: Sequence[int] | None = None,
     given: Any = None,
+    edits: EditIds | None = None,
 ) -> BlockState:
     """Return a block of which nothing was given, unless it says so."""
     positions = np.array(masked, bool)
@@ -33,6 +43,7 @@ def state(
         masks=int(positions.sum()) if masks is None else masks,
         tokens=np.zeros(len(positions), np.int64) if tokens is None else np.array(tokens),
         given=np.zeros(len(positions), bool) if given is None else np.array(given, bool),
+        edits=edits,
     )
 
 
@@ -103,4 +114,43 @@ def denoise(
         history.append(np.flatnonzero(chosen).tolist())
         open_ = (open_ & ~chosen) | reopened
         step += 1
+    raise RuntimeError("the block does not end")
+
+
+def rewrite(
+    sampler: Sampler,
+    tokens: Sequence[int],
+    edits: EditIds,
+    predict: Callable[[Ints], Prediction],
+    given: Sequence[bool] = (),
+) -> list[list[int]]:
+    """Let a sampler rewrite a block until it is final, as the loop does.
+
+    Args:
+        sampler: one that rewrites.
+        tokens: the block as it begins; ``edits.mask`` where it is masked.
+        edits: the ids that delete and insert, and the mask's.
+        predict: what the head says about a block's tokens, int64 [n].
+        given: the positions that were given; those that are no masks by default.
+
+    Returns:
+        The block before the first forward and after each, as `Rewritten.masked` has it.
+
+    Raises:
+        RuntimeError: it is not final after two thousand forwards.
+    """
+    canvas = np.array(tokens, np.int64)
+    masked = canvas == edits.mask
+    pinned, masks = np.array(given or ~masked, bool), int(masked.sum())
+    history = [canvas.tolist()]
+    for step in range(2000):
+        said = predict(canvas)
+        block = BlockState(masked.copy(), step, masks, canvas.copy(), pinned, edits)
+        after = sampler.rewrite(sampler.adjust(said, block), block)
+        canvas, masked = after.tokens, after.masked
+        if ((canvas == edits.mask) & ~pinned != masked).any():
+            raise RuntimeError("masks and tokens do not agree")
+        history.append(canvas.tolist())
+        if after.final:
+            return history
     raise RuntimeError("the block does not end")

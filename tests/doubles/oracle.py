@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dlmc_runtime import samplers
-from dlmc_runtime.samplers.base import BlockState, Candidates, Prediction
+from dlmc_runtime.samplers.base import BlockState, Candidates, EditIds, Prediction
 
 
 class Run:
@@ -37,6 +37,11 @@ class Run:
             [*self.request.prompt, *[self.mask] * (self.edges[-1] - self.prompt)]
         )
         self.open = np.arange(self.edges[-1]) >= self.prompt
+        self.editing = False
+        tokens = manifest.tokens
+        self.edits = (
+            None if tokens.split is None else EditIds(tokens.mask, tokens.delete, tokens.split)
+        )
 
     def number(self, position: Any) -> Any:
         """Return the number of the block of a position."""
@@ -87,6 +92,7 @@ class Run:
     def begin(self, begin: Any, stop: Any) -> Any:
         """Return where a block stands at its first step."""
         self.sampler.begin()
+        self.editing = self.sampler.rewrites and bool(self.open[begin:stop].any())
         return self.state(begin, stop, 0, None)
 
     def fill_block(self, start: Any, end: Any) -> None:
@@ -101,7 +107,7 @@ class Run:
         for begin in range(start, end, size):
             stop, step = min(begin + size, end), 0
             state = self.begin(begin, stop)
-            while self.open[begin:stop].any():
+            while self.editing or self.open[begin:stop].any():
                 state = self.state(begin, stop, step, state)
                 if self.sampler.idle(state):
                     step += 1
@@ -131,7 +137,12 @@ class Run:
         if before is None:
             given = ~self.open[begin:stop] & True
         return BlockState(
-            self.open[begin:stop].copy(), step, masks, self.canvas[begin:stop].copy(), given
+            self.open[begin:stop].copy(),
+            step,
+            masks,
+            self.canvas[begin:stop].copy(),
+            given,
+            self.edits,
         )
 
     def decide(
@@ -142,6 +153,11 @@ class Run:
             prediction = replace(prediction, noise=self.rng.random(stop - begin))
         if only_first:
             picked, again = np.arange(stop - begin) == 0, np.zeros(stop - begin, bool)
+        elif self.sampler.rewrites:
+            after = self.sampler.rewrite(prediction, state)
+            self.canvas[begin:stop], self.open[begin:stop] = after.tokens, after.masked
+            self.editing = not after.final
+            return
         else:
             prediction = self.sampler.adjust(prediction, state)
             picked = self.sampler.select(prediction, state)
@@ -199,7 +215,7 @@ class CachedRun(Run):
     def fill_block(self, start: Any, end: Any) -> None:
         everything, length = (lambda q, k: True), self.edges[-1]
         step, state, kept = 0, self.begin(start, end), None
-        while self.open[start:end].any():
+        while self.editing or self.open[start:end].any():
             state = self.state(start, end, step, state)
             idle = self.sampler.idle(state)
             if idle and not (kept is None and self.shift):

@@ -22,6 +22,7 @@ FAMILIES = {
     "NemotronLabsDiffusionModel": "nemotron_labs_diffusion",
     "StableDiffcoderForCausalLM": "stable_diffcoder",
     "DiffusionGemmaForBlockDiffusion": "diffusion_gemma",
+    "LLaDA2MoeModelLM": "llada2",
 }
 APART = ("DiffusionGemmaForBlockDiffusion",)
 """Architectures whose packs have another layout, and a test of their own."""

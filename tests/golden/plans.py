@@ -29,6 +29,7 @@ class Plan:
         infill: whether the prompts are templates.
         more: forwards of the reference that dlmc has no use for.
         less: how many forwards of the reference one of dlmc's stands for.
+        cacheless: whether the reference keeps no cache, and so has forwards that denoise only.
         view: how the pack shows a row's canvas, see `views`.
     """
 
@@ -45,6 +46,7 @@ class Plan:
     infill: bool = False
     more: int = 0
     less: int = 1
+    cacheless: bool = False
     view: str = "whole"
 
     @property
@@ -302,6 +304,35 @@ def _stable_diffcoder(case: Case) -> Plan:
     )
 
 
+def _llada2(case: Case) -> Plan:
+    """The hub's `LLaDA2MoeModelLM.generate`, of 2.0 and of 2.1."""
+    p = dict(case.parameters)
+    length, block, threshold = p.pop("gen_length"), p.pop("block_length"), p.pop("threshold")
+    steps, fewest = p.pop("steps", 32), p.pop("minimal_topk", 1)
+    stop, at_once = frozenset({p.pop("eos_id")}), p.pop("eos_early_stop", False)
+    drawn = {key: p.pop(key) for key in ("temperature", "top_k", "top_p") if key in p}
+    if case.algorithm == "llada2.1_t2t":  # heeds neither steps nor minimal_topk
+        sampler = SamplerConfig(
+            name="token_editing",
+            threshold=threshold,
+            edit_threshold=p.pop("editing_threshold"),
+            max_post_steps=p.pop("max_post_steps"),
+            least=p.pop("num_to_transfer", 1),
+            **drawn,
+        )
+        # It looks for the end of text in blocks that have converged, if it is told to.
+        stop, at_once = (stop if at_once else frozenset()), False
+    else:
+        sampler = SamplerConfig(
+            name="low_confidence_dynamic",
+            steps=min(steps, length // fewest),
+            threshold=threshold,
+            **drawn,
+        )
+    _nothing_left(case, p, {"mask_id"})
+    return Plan(sampler, length, stop, early_exit=at_once, block=block, cacheless=True)
+
+
 def _nothing_left(case: Case, parameters: dict[str, Any], known: set[str]) -> None:
     left = parameters.keys() - known
     if left:
@@ -317,6 +348,7 @@ _PLANS: dict[str, Callable[[Case], Plan]] = {
     "fast_dllm_v2": _fast_dllm_v2,
     "nemotron_labs_diffusion": _nemotron,
     "stable_diffcoder": _stable_diffcoder,
+    "llada2": _llada2,
 }
 
 

@@ -123,6 +123,25 @@ def test_a_stop_id_ends_the_answer_unless_ignored(generator):
     assert result.finish_reason == "length"
 
 
+def test_special_tokens_are_in_the_text_where_asked_for(generator, codec):
+    script = codec.encode(".<62>ab<pad>c.<62>ab")
+    made = generator(script=script, text=codec)
+    assert made.generate(".", max_new_tokens=5).text == "abc"
+    shown = made.generate(".", max_new_tokens=5, skip_special_tokens=False)
+    assert shown.text == "<62>ab<pad>c"
+    assert shown.tokens == tuple(codec.encode("<62>ab<pad>c"))
+
+
+def test_stop_strings_are_searched_in_the_text_that_is_shown(generator, codec):
+    made = generator(script=codec.encode(".<62>ab<pad>c.<62>ab"), text=codec)
+    options = {"max_new_tokens": 5, "stop": ["<pad>"]}
+    assert made.generate(".", **options).finish_reason == "length"
+    events = list(made.stream(".", skip_special_tokens=False, **options))
+    result = events[-1].result
+    assert (result.text, result.finish_reason) == ("<62>ab", "stop")
+    assert "".join(e.text for e in events if isinstance(e, Committed)) == result.text
+
+
 def test_stop_strings_may_overlap_and_span_tokens_and_blocks(generator, codec):
     script = codec.encode("..aabaabé🙂!!" * 2)
     made = generator(script=script, text=codec)

@@ -24,7 +24,7 @@ def refusal(manifest):
 
 @pytest.mark.parametrize("regime", ["full", "block", "context"])
 def test_every_sampler_is_legal_by_itself_where_its_regime_says_so(manifest, refusal, regime):
-    for name in samplers.SAMPLERS:
+    for name in set(samplers.SAMPLERS) - {"levenshtein"}:
         if regime in legal.regimes_of(name) and legal.fills_masks(name):
             legal.check(SamplerConfig(name), manifest(regime))
         else:
@@ -82,7 +82,24 @@ def test_the_coldest_temperature_may_be_nothing(manifest):
 
 
 def test_what_a_model_can_do_is_listed(refusal):
-    assert refusal("wino", "block").endswith(f"use one of {', '.join(legal.samplers_of('block'))}")
+    known = ", ".join(name for name in legal.samplers_of("block") if name != "levenshtein")
+    assert refusal("wino", "block").endswith(f"use one of {known}")
+
+
+def test_levenshtein_needs_tokens_that_delete_and_insert(refusal, manifest):
+    assert "test has no tokens that delete and insert" in refusal("levenshtein", "block")
+    plain = manifest("block")
+    tokens = plain.tokens.model_copy(update={"delete": 1, "split": 2})
+    made = plain.model_copy(update={"tokens": tokens})
+    assert legal.samplers_for("block", tokens) == legal.samplers_of("block")
+    assert "levenshtein" not in legal.samplers_for("block", plain.tokens)
+    legal.check(SamplerConfig("levenshtein"), made)
+    for option in ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.9}):
+        with pytest.raises(RequestError, match="levenshtein editing takes the best token"):
+            legal.check(SamplerConfig("levenshtein", **option), made)
+    two = made.head.model_copy(update={"candidates": 2})
+    with pytest.raises(RequestError, match="needs three candidates"):
+        legal.check(SamplerConfig("levenshtein"), made.model_copy(update={"head": two}))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +159,7 @@ def test_heeded_options_are_fields():
         ("credit", "full", {"top_p": 0.9}, "takes the best token"),
         ("autoregressive", "context", {"sub_block_length": 2}, "has no sub-blocks"),
         ("linear_speculation", "context", {"sub_block_length": 2}, "has no sub-blocks"),
+        ("token_editing", "block", {"sub_block_length": 2}, "has no sub-blocks"),
         ("low_confidence", "full", {"guidance_keep": (1,)}, "no effect without guidance"),
     ],
 )
@@ -190,3 +208,11 @@ def test_where_spans_grow_two_candidates_are_needed(manifest):
 def test_a_sub_block_is_no_longer_than_its_block(refusal):
     said = refusal("low_confidence", "block", sub_block_length=5)
     assert "sub_block_length 5 exceeds the block of 4" in said
+
+
+def test_tokens_that_choose_experts_together_are_not_split(manifest):
+    own = manifest("block")
+    attention = own.attention.model_copy(update={"routing_block": 4})
+    config = SamplerConfig(sub_block_length=2, cache="dual")
+    with pytest.raises(RequestError, match="has no sub-blocks: 4 tokens choose their experts"):
+        legal.check(config, own.model_copy(update={"attention": attention}))

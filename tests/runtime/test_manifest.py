@@ -233,6 +233,8 @@ def test_a_block_is_no_longer_than_the_model_reaches():
         (("tokens", "stop"), [MANIFEST["tokens"]["mask"]], "and stop nothing"),
         (("tokens", "expand"), MANIFEST["tokens"]["mask"], "the expand token must differ"),
         (("tokens", "delete"), MANIFEST["tokens"]["mask"], "the delete token must differ"),
+        (("tokens", "split"), 1 << 20, "outside a vocabulary"),
+        (("tokens", "split"), 1, "a split token goes with a mask and a delete token"),
         (("inputs",), MANIFEST["inputs"] * 2, "the same name"),
         (("head", "variant"), "guided", "inputs of a guided head"),
         (("attention", "sliding_window"), 4, "go together"),
@@ -241,6 +243,23 @@ def test_a_block_is_no_longer_than_the_model_reaches():
 )
 def test_parts_that_contradict_each_other_are_refused(place, value, said):
     assert said in _refusal(_with(place, value))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"split": 5},
+        {"split": MANIFEST["tokens"]["mask"]},
+        {"split": MANIFEST["tokens"]["stop"][0]},
+        {"expand": 5},
+        {"expand": 6},
+    ],
+)
+def test_tokens_that_edit_are_all_different(changed):
+    edits = {"delete": 5, "split": 6}
+    parse_manifest(json.dumps(_with(("tokens",), MANIFEST["tokens"] | edits)).encode())
+    data = _with(("tokens",), MANIFEST["tokens"] | edits | changed)
+    assert "token" in _refusal(data)
 
 
 def test_a_newer_schema_says_what_this_version_reads():

@@ -24,6 +24,7 @@ from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
 MASK, EOS = 63, 60
+EDITS = (35, 54)  # the random models predict these often
 # Of each kind of family one: how its sequences fall into blocks, and what its logits predict.
 KINDS: dict[str, dict[str, Any]] = {
     "full": {"regime": "full"},  # LLaDA, A2D
@@ -35,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "block_edge": {"regime": "block", "aligned_to": "answer", "shift": 1},
     "block_seeded": {"regime": "block", "shift": 1, "seeded": True},  # Fast-dLLM v2
     "block_guided": {"regime": "block", "guided": True},
+    "block_edits": {"regime": "block", "edits": EDITS},  # LLaDA2.2
     "context": {  # Nemotron
         "regime": "context",
         "aligned_to": "answer",
@@ -54,7 +56,7 @@ OPTIONS = {
     "steps": st.none() | st.integers(1, 6),
     "threshold": SHARE,
     "factor": st.none() | st.sampled_from([0.5, 1.5]),
-    "schedule": st.sampled_from([None, "uniform", "linear", "cosine", "dream"]),
+    "schedule": st.sampled_from([None, "uniform", "linear", "cosine", "dream", "rnd1"]),
     "eps": st.sampled_from([1e-3, 0.2]),
     "alg_temp": st.sampled_from([None, 0.0, 0.3]),
     "defer_ids": st.sampled_from([(), (EOS, 7)]),
@@ -66,6 +68,11 @@ OPTIONS = {
     "min_threshold": SHARE,
     "revoke_threshold": SHARE,
     "eta": st.sampled_from([None, 0.3, 1.0]),
+    "order": st.sampled_from([None, "entropy", "confidence"]),
+    "edit_threshold": st.sampled_from([None, 0.0, 0.3]),
+    "max_post_steps": st.sampled_from([None, 0, 1, 4]),
+    "max_steps": st.sampled_from([None, 1, 5]),
+    "least": st.sampled_from([None, 2, 9]),
 }
 COMMON = {
     "temperature": st.sampled_from([0.0, 0.0, 0.7, 1.5]),
@@ -79,13 +86,14 @@ def configs(draw, kind, names=None):
     """Samplers that a kind of model can use."""
     facts = KINDS[kind]
     regime = facts["regime"]
-    name = draw(st.sampled_from(names or legal.samplers_of(regime)))
+    name = draw(st.sampled_from(names or legal.samplers_for(regime, engine_manifest(kind).tokens)))
     options = {k: draw(OPTIONS[k]) for k in sorted(samplers.find(name).heeds)}
-    options |= {k: draw(v) for k, v in COMMON.items()}
+    if name not in ("credit", "levenshtein"):
+        options |= {k: draw(v) for k, v in COMMON.items()}
     if regime == "full":
         options["block_length"] = draw(st.none() | st.integers(1, 7))
         options["cache"] = draw(st.sampled_from([None, "none", "prefix", "dual"]))
-    if regime == "block":
+    if regime == "block" and not samplers.find(name).rewrites:
         options["sub_block_length"] = draw(st.sampled_from([None, None, 2, 3]))
         options["cache"] = draw(st.sampled_from([None, "dual"]))
     if facts.get("guided"):
@@ -122,12 +130,15 @@ def _engines(torch_engine):
     for kind, facts in KINDS.items():
         attention = {"block_length": 4, **facts}
         shift, guided = attention.pop("shift", 0), attention.pop("guided", False)
+        tokens = {"mask": MASK, "stop": (EOS,), "pad": 61, "suppressed": (MASK,)}
+        edits = dict(zip(("delete", "split"), attention.pop("edits", ()), strict=False))
         _MADE[kind] = torch_engine(
             facts["regime"],
             profiles=profiles(facts["regime"], 8, 34, 48, 16),
             attention=attention,
             shift=shift,
             guided=guided,
+            tokens=tokens | edits,
         )
 
 
@@ -238,6 +249,17 @@ def test_the_loop_equals_one_that_recomputes_everything(case):
     assert generator.run([request])[0].tokens == oracle.answer(engine, request)
 
 
+@MORE
+@given(asked("block_edits", ["levenshtein"]))
+def test_a_block_that_grows_and_shrinks_equals_one_that_is_recomputed(options):
+    engine = _MADE["block_edits"]
+    generator = Generator(engine, None)
+    request = generator.request(**{**options, "ignore_eos": True})
+    result = generator.run([request])[0]
+    assert result.tokens == oracle.answer(engine, request)
+    assert not set(result.tokens) & set(EDITS)
+
+
 CAUSAL = st.sampled_from(["autoregressive", "linear_speculation"])
 
 
@@ -306,7 +328,7 @@ def test_events_tell_a_consistent_story(case):
 
 
 FULL = st.sampled_from([kind for kind in sorted(KINDS) if KINDS[kind]["regime"] == "full"])
-PARTS = st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=5), min_size=2, max_size=4)
+PARTS = st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=5), min_size=2, max_size=3)
 
 
 @st.composite

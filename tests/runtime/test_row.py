@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime.row import Request, Row
-from dlmc_runtime.samplers.base import Prediction
+from dlmc_runtime.samplers.base import EditIds, Prediction, Rewritten
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import StopRule
 from dlmc_runtime.task import Task
@@ -175,6 +175,56 @@ def test_nothing_is_reopened_at_the_limit_of_steps(row, monkeypatch):
     answer(one, [10, 11, 12])
     assert not one.masked.any()
     assert one.forced
+
+
+EDITING = {"name": "token_editing", "threshold": 0.5, "edit_threshold": 0.5}
+
+
+def test_nothing_of_a_block_is_final_while_it_may_be_edited(row):
+    one = row([7], 7, sampler=EDITING, stop=StopRule(frozenset([EOS])))
+    answer(one, [7, EOS, 10, 11], 0.9)
+    assert (one.masked[:4].any(), one.open, one.known) == (False, True, 1)
+    assert (one.ending, one.finished, one.answer()) == (None, False, [])
+    answer(one, [7, 12, 10, 11], 0.9)  # the end of text is edited away
+    assert (one.ending, one.answer()) == (None, [])
+    assert one.task(4).kept == 4
+    answer(one, [7, 12, 10, 11], 0.9)
+    assert (one.ending, one.answer()) == (None, [12, 10, 11])
+    assert (one.cached, one.start, one.open) == (4, 4, True)
+
+
+def test_a_stop_id_that_stays_ends_the_text_with_its_block(row):
+    one = row([7], 7, sampler=EDITING, stop=StopRule(frozenset([EOS])))
+    answer(one, [7, 10, EOS, 11], 0.9)
+    assert not one.finished
+    answer(one, [7, 10, EOS, 11], 0.9)
+    assert (one.finished, one.forwards, one.ending.tokens) == (True, 2, 1)
+
+
+def test_positions_beyond_the_answer_may_still_change_it(row):
+    one = row([7], 2, sampler=EDITING)
+    answer(one, [7, 10, 11, 12], [0.9, 0.9, 0.9, 0.4])
+    assert (one.masked.tolist(), one.finished) == ([False, False, False, True], False)
+    answer(one, [7, 10, 13, 12], 0.9)
+    answer(one, [7, 10, 13, 12], 0.9)
+    assert (one.finished, one.answer()) == (True, [10, 13])
+
+
+def test_the_last_forward_of_an_edited_block_may_be_forced(row, monkeypatch):
+    one = row([7], 3, sampler=EDITING)
+    after = Rewritten(np.array([7, 1, 2, 3]), np.zeros(4, bool), final=True, forced=True)
+    monkeypatch.setattr(one.sampler, "rewrite", lambda *_: after)
+    answer(one, [0])
+    assert (one.forced, one.finished, one.answer()) == (True, True, [1, 2, 3])
+
+
+def test_a_model_that_deletes_and_inserts_says_with_which_ids(row, manifest):
+    assert row([7], 3).state().edits is None
+    made = manifest("block")
+    tokens = made.tokens.model_copy(update={"delete": 1, "split": 2})
+    asked = Request((7,), 3, SamplerConfig("levenshtein"))
+    one = Row(asked, made.model_copy(update={"tokens": tokens}))
+    assert one.state().edits == EditIds(mask=MASK, delete=1, split=2)
 
 
 def test_given_positions_at_a_blocks_start_are_final_although_the_sampler_revises(row):

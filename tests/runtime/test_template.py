@@ -118,3 +118,10 @@ def test_a_large_template_is_refused():
 def test_the_budget_is_fresh_for_every_rendering():
     template = ChatTemplate("{% for i in range(90000) %}{% endfor %}ok", "t", {})
     assert {template.render(MESSAGES) for _ in range(15)} == {"ok"}
+
+
+def test_a_template_says_what_it_reads():
+    source = (
+        "{% set a = bos_token %}{{ a }}{{ raise_exception }}{% if x is defined %}{{ y }}{% endif %}"
+    )
+    assert ChatTemplate(source, "t", {}).reads == {"bos_token", "x", "y"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from dlmc_runtime import text
-from dlmc_runtime.errors import BundleError, DlmcError, UsageError
+from dlmc_runtime.errors import BundleError, DlmcError, RequestError, UsageError
 from dlmc_runtime.manifest import TextSpec
 from dlmc_runtime.text import TextCodec
 
@@ -87,6 +87,36 @@ def test_chat_renders_the_template(codec):
     assert codec.has_template
     assert codec.chat(messages) == "<s>user: hi\nassistant:"
     assert codec.chat(messages, add_generation_prompt=False) == "<s>user: hi\n"
+
+
+def test_chat_takes_tools_and_variables(root):
+    (root / "chat.jinja").write_text(
+        "{{ tools[0].function.name }} {{ enable_thinking }} {{ messages[0].content[0].text }}"
+    )
+    codec = TextCodec.load(root, TextSpec(tokenizer="tokenizer.json", chat_template="chat.jinja"))
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert codec.chat(messages, tools=tools, enable_thinking=True) == "f True hi"
+    assert codec.template_reads == {"tools", "enable_thinking", "messages"}
+
+
+def test_chat_refuses_what_is_no_tool_and_no_text(codec):
+    messages = [{"role": "user", "content": "hi"}]
+    with pytest.raises(UsageError, match="tools are not a list"):
+        codec.chat(messages, tools={"name": "f"})
+    with pytest.raises(UsageError, match="when is of type object"):
+        codec.chat(messages, when=object())
+    with pytest.raises(RequestError, match="this version takes text only"):
+        codec.chat([{"role": "user", "content": [{"type": "image", "url": "x"}]}])
+
+
+def test_special_tokens_in_a_message_are_special_as_they_are_with_hugging_face(codec):
+    prompt = codec.chat([{"role": "user", "content": "<s>"}], add_generation_prompt=False)
+    assert codec.encode(prompt).count(codec.encode("<s>")[0]) == 2  # the template wrote the other
+
+
+def test_a_template_that_is_not_there_reads_nothing(root):
+    assert TextCodec.load(root, TextSpec(tokenizer="tokenizer.json")).template_reads == frozenset()
 
 
 def test_chat_without_a_template_says_so(root):

@@ -4,6 +4,7 @@ from dlmc.checkpoint.adapter import ADAPTER_CONFIG, Adapter, parse_adapter, read
 from dlmc.checkpoint.checkpoint import Checkpoint
 from dlmc.checkpoint.hub import ResolvedCheckpoint, resolve
 from dlmc.checkpoint.safetensors_header import TensorLocation
+from dlmc.checkpoint.stack import Stack, Weight
 from dlmc.checkpoint.token_ids import token_id
 from dlmc.checkpoint.weights import check_weights, expected_shapes
 
@@ -12,7 +13,9 @@ __all__ = [
     "Adapter",
     "Checkpoint",
     "ResolvedCheckpoint",
+    "Stack",
     "TensorLocation",
+    "Weight",
     "check_weights",
     "expected_shapes",
     "parse_adapter",

@@ -9,20 +9,29 @@ from dlmc_runtime.errors import CheckpointError
 MAX_JSON_BYTES = 64 << 20
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
-    """Parse one JSON object whose keys are unique.
+def parse_json(text: bytes) -> Any:
+    """Parse one JSON value, in whose objects each key is unique.
 
     Raises:
         ValueError: it is something else; the message completes "the file is ...".
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except _DuplicateKeyError as error:
         raise ValueError(f"ambiguous (it has {error} twice)") from None
     except ValueError as error:
         raise ValueError(f"not valid JSON ({error})") from None
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Parse one JSON object whose keys are unique.
+
+    Raises:
+        ValueError: it is something else; the message completes "the file is ...".
+    """
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

@@ -56,17 +56,27 @@ def write_shards(
     folder: Path, tensors: Sequence[TensorPlan], values: Values, shard_bytes: int
 ) -> None:
     """Write ``model.safetensors``, or shards of at most ``shard_bytes`` and their index."""
-    shards = list(_split(tensors, shard_bytes))
+    shards = numbered("model", tensors, shard_bytes)
     if len(shards) == 1:
-        write_safetensors(folder / SINGLE_FILE, shards[0], values)
+        write_safetensors(folder / SINGLE_FILE, tensors, values)
         return
     placed: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for name, shard in shards.items():
         write_safetensors(folder / name, shard, values)
         placed |= {tensor.name: name for tensor in shard}
     total = sum(tensor.size for tensor in tensors)
     write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
+
+
+def numbered(
+    stem: str, tensors: Sequence[TensorPlan], shard_bytes: int
+) -> dict[str, list[TensorPlan]]:
+    """Return shards of at most ``shard_bytes``, by names such as ``model-00001-of-00003``."""
+    shards = list(_split(tensors, shard_bytes))
+    return {
+        f"{stem}-{number:05}-of-{len(shards):05}.safetensors": shard
+        for number, shard in enumerate(shards, 1)
+    }
 
 
 def _split(tensors: Iterable[TensorPlan], shard_bytes: int) -> Iterator[list[TensorPlan]]:
@@ -79,7 +89,8 @@ def _split(tensors: Iterable[TensorPlan], shard_bytes: int) -> Iterator[list[Ten
             shard, filled = [], 0
         shard.append(tensor)
         filled += tensor.size
-    yield shard
+    if shard:
+        yield shard
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:

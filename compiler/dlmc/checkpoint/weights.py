@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dlmc.checkpoint.checkpoint import Checkpoint
-from dlmc.checkpoint.safetensors_header import TensorLocation
+from dlmc.checkpoint.stack import Stack, Weight
 from dlmc.families.spec import Family, FamilySpec
 from dlmc_runtime.errors import CheckpointError
 
@@ -22,35 +22,38 @@ def expected_shapes(spec: FamilySpec) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in denoiser.named_parameters()}
 
 
-def check_weights(
-    family: Family, spec: FamilySpec, checkpoint: Checkpoint
-) -> dict[str, TensorLocation]:
+def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> dict[str, Weight]:
     """Return where the values of every parameter of the denoiser lie.
 
     Raises:
         CheckpointError: tensors are missing, left over, of another shape, or of a dtype other
-            than F32, F16 and BF16. One error tells all of it: counts, and up to five names each.
+            than F32, F16 and BF16, or those of one parameter differ in dtype. One error tells all
+            of it: counts, and up to five names each.
     """
-    names = family.weight_names(spec)
-    shapes = expected_shapes(spec)
-    found = checkpoint.tensors
-    needed = {ours: found[theirs] for ours, theirs in names.items() if theirs in found}
-    wrong_shape = [
-        f"{names[ours]!r} {list(tensor.shape)} instead of {list(shapes[ours])}"
-        for ours, tensor in needed.items()
-        if tensor.shape != shapes[ours]
-    ]
-    wrong_dtype = [
-        f"{names[ours]!r} {tensor.dtype}"
-        for ours, tensor in needed.items()
-        if tensor.dtype not in WEIGHT_DTYPES
-    ]
-    left_over = found.keys() - set(names.values()) - family.duplicates(spec)
+    shapes, found = expected_shapes(spec), checkpoint.tensors
+    parts = _parts(family, spec, shapes)
+    needed = {name: found[name] for name in parts if name in found}
+    stacked = family.stacked_names(spec)
+    left_over = found.keys() - parts.keys() - family.duplicates(spec)
     problems = {
-        "missing": [repr(theirs) for theirs in names.values() if theirs not in found],
+        "missing": [repr(name) for name in parts if name not in found],
         "left over": [repr(name[:120]) for name in sorted(left_over)],
-        "of another shape": wrong_shape,
-        f"of a dtype other than {', '.join(WEIGHT_DTYPES)}": wrong_dtype,
+        "of another shape": [
+            f"{name!r} {list(tensor.shape)} instead of {list(parts[name])}"
+            for name, tensor in needed.items()
+            if tensor.shape != parts[name]
+        ],
+        f"of a dtype other than {', '.join(WEIGHT_DTYPES)}": [
+            f"{name!r} {tensor.dtype}"
+            for name, tensor in needed.items()
+            if tensor.dtype not in WEIGHT_DTYPES
+        ],
+        "of another dtype than the experts before": [
+            f"{name!r} {needed[name].dtype}"
+            for names in stacked.values()
+            for name in names
+            if name in needed and needed[name].dtype != needed.get(names[0], needed[name]).dtype
+        ],
     }
     if any(problems.values()):
         raise CheckpointError(
@@ -58,7 +61,24 @@ def check_weights(
             f" {family.name} reads it: {_summary(problems)}",
             "check that weights and config.json belong together",
         )
-    return needed
+    plain: dict[str, Weight] = {
+        ours: needed[theirs] for ours, theirs in family.weight_names(spec).items()
+    }
+    return plain | {
+        ours: Stack(tuple(needed[name] for name in names), shapes[ours])
+        for ours, names in stacked.items()
+    }
+
+
+def _parts(
+    family: Family, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return every tensor that the checkpoint must hold, and its shape."""
+    parts = {theirs: shapes[ours] for ours, theirs in family.weight_names(spec).items()}
+    for ours, names in family.stacked_names(spec).items():
+        experts, rows, *columns = shapes[ours]
+        parts |= dict.fromkeys(names, (rows * experts // len(names), *columns))
+    return parts
 
 
 def _summary(problems: Mapping[str, list[str]]) -> str:

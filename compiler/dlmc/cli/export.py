@@ -139,6 +139,10 @@ def _conclude(plan: "ExportPlan", *, dry_run: bool, as_json: bool) -> None:
         say(f"exported without weights: {output}")
 
 
+def _mask(token: int | None) -> str:
+    return "none (random tokens)" if token is None else str(token)
+
+
 def describe(plan: "ExportPlan") -> dict[str, str]:
     """Return the effective configuration, in words, by what it decides."""
     spec, denoiser = plan.spec, plan.spec.denoiser
@@ -156,7 +160,7 @@ def describe(plan: "ExportPlan") -> dict[str, str]:
         "parameters": f"{plan.parameters:,}{tied}",
         "adapter": _adapter(plan),
         "weights": _weights(plan),
-        "tokens": f"mask {spec.mask_id}, stop {_ids(spec.stop_ids)}, pad {spec.pad_id},"
+        "tokens": f"mask {_mask(spec.mask_id)}, stop {_ids(spec.stop_ids)}, pad {spec.pad_id},"
         f" suppressed {_ids(plan.suppressed)}",
         "head": f"{plan.options.variant}, {spec.candidates} candidates",
         "profiles": "; ".join(map(str, plan.profiles)),
@@ -181,8 +185,11 @@ def _weights(plan: "ExportPlan") -> str:
     if not plan.options.weights:
         return f"none ({size(plan.weight_bytes)} in the checkpoint)"
     dtypes = sorted({location.dtype for location in plan.weights.values()})
-    files = f"{len(plan.files)} file{'s' if len(plan.files) > 1 else ''}"
-    return f"{size(plan.weight_bytes)} of {', '.join(dtypes)} in {files}, linked if possible"
+    counts = {"linked if possible": len(plan.files), "written anew": len(plan.own_files)}
+    files = [
+        f"{count} file{'s' if count > 1 else ''}, {how}" for how, count in counts.items() if count
+    ]
+    return f"{size(plan.weight_bytes)} of {', '.join(dtypes)} in {' and '.join(files)}"
 
 
 def _text(plan: "ExportPlan") -> str:
@@ -213,7 +220,7 @@ def report(plan: "ExportPlan", *, exported: bool) -> dict[str, Any]:
         "head": plan.options.variant,
         "parameters": plan.parameters,
         "weight_bytes": plan.weight_bytes,
-        "weights": sorted(plan.files),
+        "weights": sorted({**plan.files, **plan.own_files}),
         "tokenizer": plan.text is not None,
         "profiles": [profile.model_dump() for profile in plan.profiles],
         "sampler": plan.sampler.model_dump(mode="json"),

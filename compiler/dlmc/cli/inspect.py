@@ -73,7 +73,7 @@ def describe(bundle: Bundle, targets: Sequence[str] | None, *, verified: bool) -
         "attention": manifest.attention.model_dump(),
         "shift": manifest.shift,
         "caches": list(legal.CACHES[manifest.attention.regime]),
-        "samplers": legal.samplers_of(manifest.attention.regime, masked=manifest.masked),
+        "samplers": legal.samplers_for(manifest.attention.regime, manifest.tokens),
         "infill": _infill(manifest),
         "precision": manifest.precision,
         "model": manifest.model.model_dump(),

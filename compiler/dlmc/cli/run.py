@@ -1,14 +1,15 @@
 """`dlmc run`: a prompt in, text out."""
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dlmc.cli.chat import ChatOptions, read_question
 from dlmc.cli.console import (
     DEFAULT_TARGET,
     AsJson,
@@ -27,7 +28,6 @@ from dlmc_runtime.samplers import SAMPLERS
 if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
 
-MAX_PROMPT_BYTES = 16 << 20
 _SHOWN = 40  # characters of a value that an error repeats
 
 View = Callable[["Event"], object]
@@ -53,6 +53,29 @@ def command(
         typer.Option("--chat/--no-chat", help="Use the chat template. [default: if there is one]"),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    messages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='The conversation before PROMPT: JSON, [{"role": "user", "content": "..."}].',
+        ),
+    ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Functions to call: JSON, as OpenAI declares them."),
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="The chat template's enable_thinking."),
+    ] = None,
+    template_args: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--template-arg",
+            metavar="NAME=VALUE",
+            help="Any other variable of the chat template, as JSON or text; repeatable.",
+        ),
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.")] = None,
     sampler: Annotated[
         str | None, typer.Option(help=f"Which one commits positions: {', '.join(SAMPLERS)}.")
@@ -99,6 +122,12 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Do not end at stop tokens.")
     ] = False,
+    special_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens", help="Show special tokens, such as those around thoughts."
+        ),
+    ] = False,
     target: Target = DEFAULT_TARGET,
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the canvas denoising.")] = False,
@@ -132,22 +161,29 @@ def command(
     config = SamplerConfig().updated(name=sampler, **given)
     if sampler is not None:
         legal.check_heeded(config)
-    if system is not None and chat is False:
-        raise UsageError("--system needs a chat", "leave out --no-chat")
+    talk = ChatOptions(chat, system, messages, tools, thinking, template_args)
     if infill is not None:
-        _refuse({"--stop": stop, "--ignore-eos": ignore_eos}, "--infill goes without {}")
-        if prompt is None:
-            _refuse({"--chat": chat, "--system": system}, "{} needs a prompt before the template")
-    text = None if infill is not None and prompt is None else read_prompt(prompt)
+        answer = {"--stop": stop, "--ignore-eos": ignore_eos, "--special-tokens": special_tokens}
+        _refuse([name for name in answer if answer[name]], "--infill goes without {}")
+    bare = infill is not None and prompt is None and messages is None
+    if bare:
+        _refuse(talk.given(), "{} needs a prompt before the template")
+    question = None if bare else read_question(prompt, talk)
     with Generator.load(bundle, target) as generator:
         config = choose_sampler(generator.sampler, sampler, given)
         same: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampler": config, "seed": seed}
-        rendered = "" if text is None else render(generator, text, chat=chat, system=system)
+        rendered = "" if question is None else question.render(generator.text)
         if infill is not None:
             template = [rendered, *parse(infill)] if rendered else infill
             request = generator.infill_request(template, **same)
         else:
-            request = generator.request(rendered, stop=stop or (), ignore_eos=ignore_eos, **same)
+            request = generator.request(
+                rendered,
+                stop=stop or (),
+                ignore_eos=ignore_eos,
+                skip_special_tokens=not special_tokens,
+                **same,
+            )
         events = generator.events([request])
         streaming = on_terminal() and not as_json and not watch
         with _view(generator, streaming=streaming, watch=watch) as view:
@@ -161,51 +197,10 @@ def command(
         note(speed(result))
 
 
-def _refuse(options: dict[str, Any], problem: str) -> None:
+def _refuse(given: Sequence[str], problem: str) -> None:
     """Refuse the first option that is given."""
-    for name, value in options.items():
-        if value:
-            raise UsageError(problem.format(name), f"leave out {name}")
-
-
-def read_prompt(argument: str | None) -> str:
-    """Return the prompt from the command line or stdin, without stdin's last line break.
-
-    Raises:
-        UsageError: there is no prompt, it is too long, or it is not UTF-8.
-    """
-    if argument is not None and argument != "-":
-        prompt = argument
-    elif sys.stdin is None or (argument is None and sys.stdin.isatty()):  # None: it was closed
-        raise UsageError("there is no prompt", "give one after BUNDLE or pipe it in")
-    else:
-        data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-        if len(data) > MAX_PROMPT_BYTES:
-            raise UsageError(f"the prompt exceeds {MAX_PROMPT_BYTES} bytes", "shorten it")
-        try:
-            prompt = data.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            problem = f"standard input is not UTF-8 at byte {error.start}"
-            raise UsageError(problem, "convert it first") from None
-    if not prompt:
-        raise UsageError("the prompt is empty", "give one after BUNDLE or pipe it in")
-    return prompt
-
-
-def render(generator: "Generator", prompt: str, *, chat: bool | None, system: str | None) -> str:
-    """Return the text to encode: the prompt itself, or a conversation that ends with it.
-
-    Raises:
-        UsageError: the bundle cannot hold a conversation although one is asked for.
-    """
-    codec = generator.text
-    templated = codec is not None and codec.has_template
-    if not templated and (chat or system is not None):
-        raise UsageError("this bundle has no chat template", "leave out --chat and --system")
-    if codec is None or not templated or chat is False:
-        return prompt
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    return codec.chat([*messages, {"role": "user", "content": prompt}])
+    if given:
+        raise UsageError(problem.format(given[0]), f"leave out {given[0]}")
 
 
 def choose_sampler(

@@ -41,14 +41,16 @@ class Canvas:
         self.forward = 0
 
     def update(self, event: Denoised) -> None:
-        """Take over what a forward has changed; positions fixed earlier keep their confidence."""
+        """Take over what a forward has changed; what was fixed earlier keeps its confidence."""
         if len(self.confidence) != len(event.canvas):
             self.confidence = np.full(len(event.canvas), np.nan)
             self.masked = np.ones(len(event.canvas), np.bool_)
+            self.ids = event.canvas
         first = max(event.start, 0)
         window = slice(first, event.end)
         latest = event.confidence[first - event.start :]
-        self.confidence[window] = np.where(self.masked[window], latest, self.confidence[window])
+        changed = self.masked[window] | (self.ids[window] != event.canvas[window])
+        self.confidence[window] = np.where(changed, latest, self.confidence[window])
         self.ids, self.masked, self.forward = event.canvas, event.masked, event.forward
         self.edges |= {first, event.end} - {0, len(event.canvas)}
 

@@ -1,5 +1,8 @@
 """Grouped-query attention over cached context and the block's own keys."""
 
+from collections.abc import Iterator
+from itertools import accumulate
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,10 +36,15 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         query = config.num_attention_heads * config.head_dim
         key_value = config.num_key_value_heads * config.head_dim
-        bias = config.qkv_bias
-        self.q_proj = nn.Linear(config.hidden_size, query, bias=bias)
-        self.k_proj = nn.Linear(config.hidden_size, key_value, bias=bias)
-        self.v_proj = nn.Linear(config.hidden_size, key_value, bias=bias)
+        size, bias = config.hidden_size, config.qkv_bias
+        self.widths = (query, key_value, key_value)
+        if config.fused_qkv:
+            self.qkv_proj = nn.Linear(size, sum(self.widths), bias=bias)
+        else:
+            self.q_proj = nn.Linear(size, query, bias=bias)
+            self.k_proj = nn.Linear(size, key_value, bias=bias)
+            self.v_proj = nn.Linear(size, key_value, bias=bias)
+        self.fused = config.fused_qkv
         self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
         if config.adapter_rank:
             self.o_adapter = Adapter(query, config.hidden_size, config.adapter_rank)
@@ -44,9 +52,17 @@ class Attention(nn.Module):
         self.q_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
         self.k_norm = RmsNorm(norm, config.rms_norm_eps) if norm else nn.Identity()
 
-    def _heads(self, x: Tensor) -> Tensor:
-        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
-        return heads
+    def _project(self, x: Tensor) -> Iterator[Tensor]:
+        """Yield queries, keys and values of [B,T,hidden], each [B,T,H,D]."""
+        if self.fused:
+            mixed = self.qkv_proj(x)
+            ends = tuple(accumulate(self.widths))
+            parts = tuple(
+                mixed[..., end - width : end] for end, width in zip(ends, self.widths, strict=True)
+            )
+        else:
+            parts = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        yield from (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
 
     def forward(
         self,
@@ -70,10 +86,10 @@ class Attention(nn.Module):
         Returns:
             The output [B,T,hidden] and the block's own keys and values [B,H_kv,T,D].
         """
-        query = self.q_norm(self._heads(self.q_proj(x))).transpose(1, 2)
-        query = rotate(query, *(query_rope or rope))
-        key = rotate(self.k_norm(self._heads(self.k_proj(x))).transpose(1, 2), *rope)
-        value = self._heads(self.v_proj(x)).transpose(1, 2)
+        raw_query, raw_key, raw_value = self._project(x)
+        query = rotate(self.q_norm(raw_query).transpose(1, 2), *(query_rope or rope))
+        key = rotate(self.k_norm(raw_key).transpose(1, 2), *rope)
+        value = raw_value.transpose(1, 2)
         mixed = functional.scaled_dot_product_attention(
             query,
             torch.cat((past[0], key), dim=2),

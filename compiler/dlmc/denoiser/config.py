@@ -4,6 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh"]
+Scoring = Literal["softmax", "sigmoid"]
+
+DENSE, SPARSE = "dense", "moe"
+"""Kinds of layers, where some have experts and others one feed-forward layer for all tokens."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,41 @@ class Gemma:
 
 
 @dataclass(frozen=True)
+class Moe:
+    """The experts of a layer, and how a token chooses among them.
+
+    Attributes:
+        experts: how many there are.
+        top_k: how many of them a token uses.
+        width: intermediate size of one.
+        scoring: what turns the router's logits into scores.
+        normalised: whether the scores of those that a token uses are scaled to a sum of one.
+        scale: what they are multiplied with afterwards.
+        expert_bias: whether a bias of each expert counts in the choice, and only there.
+        groups: how many groups the experts form.
+        kept_groups: how many groups a token chooses its experts from: those with the largest sums
+            of their two best scores.
+        shared_width: intermediate size of the expert that every token uses; 0 without one.
+        capacity: from how many experts the tokens of a routing block choose theirs: those with the
+            best score that a token of the block gives them; 0 where tokens choose alone.
+        routing_block: how many consecutive tokens choose together.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    scoring: Scoring = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+    expert_bias: bool = False
+    groups: int = 1
+    kept_groups: int = 1
+    shared_width: int = 0
+    capacity: int = 0
+    routing_block: int = 0
+
+
+@dataclass(frozen=True)
 class DenoiserConfig:
     """Sizes and switches of a decoder-only denoiser; families fill it from ``config.json``.
 
@@ -91,6 +130,9 @@ class DenoiserConfig:
         adapter_scale: what the adapter's contribution is multiplied with.
         encoder: what is otherwise in ModernBERT; None for decoders.
         gemma: what is otherwise in DiffusionGemma; None elsewhere.
+        moe: the experts of layers of the kind `SPARSE`; None without such.
+        fused_qkv: whether queries, keys and values have one projection, their rows in this order.
+        rotary_dim: how many dimensions of a head are rotated, the first; None for all.
         kinds: what each layer is, where layers differ; empty where all are alike.
         sliding_context: how many of the last committed positions ``sliding`` layers see, and all
             that they keep; None without such layers.
@@ -115,6 +157,9 @@ class DenoiserConfig:
     adapter_scale: float = 1.0
     encoder: Encoder | None = None
     gemma: Gemma | None = None
+    moe: Moe | None = None
+    fused_qkv: bool = False
+    rotary_dim: int | None = None
     kinds: tuple[str, ...] = ()
     sliding_context: int | None = None
 

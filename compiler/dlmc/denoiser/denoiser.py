@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dlmc.denoiser.attention import Attention, KeyValue
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import SPARSE, DenoiserConfig
 from dlmc.denoiser.encoder import EncoderLayer, Transform
 from dlmc.denoiser.mlp import Mlp
+from dlmc.denoiser.moe import SparseMlp
 from dlmc.denoiser.norm import LayerNorm, RmsNorm
 from dlmc.denoiser.rope import Rope, ScaledTurn
 
@@ -15,12 +16,15 @@ from dlmc.denoiser.rope import Rope, ScaledTurn
 class Layer(nn.Module):
     """One pre-norm decoder layer."""
 
-    def __init__(self, config: DenoiserConfig) -> None:
+    def __init__(self, config: DenoiserConfig, kind: str) -> None:
         super().__init__()
         self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = Mlp(config)
+        if kind == SPARSE and config.moe is not None:
+            self.mlp: nn.Module = SparseMlp(config.hidden_size, config.moe)
+        else:
+            self.mlp = Mlp(config.hidden_size, config.intermediate_size)
 
     def forward(
         self,
@@ -40,7 +44,7 @@ class Layer(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Stack of layers shared by the dense families.
+    """Stack of layers shared by all families but DiffusionGemma.
 
     Parameter names are those of Qwen3 without the leading ``model.``.
     """
@@ -51,7 +55,7 @@ class Denoiser(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         size, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
         if config.encoder is None:
-            self.layers = nn.ModuleList(Layer(config) for _ in range(count))
+            self.layers = nn.ModuleList(Layer(config, config.kind(i)) for i in range(count))
             self.norm: nn.Module = RmsNorm(size, eps)
         else:
             self.embed_norm = LayerNorm(size, eps)
@@ -61,7 +65,7 @@ class Denoiser(nn.Module):
             self.transform = Transform(config)
             if config.encoder.decoder_bias:
                 self.lm_head_bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.rope = Rope(config.head_dim, config.rope_theta, config.yarn)
+        self.rope = Rope(config.rotary_dim or config.head_dim, config.rope_theta, config.yarn)
         self.query_turn = ScaledTurn(config.query_scale) if config.query_scale else None
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

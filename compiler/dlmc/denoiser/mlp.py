@@ -3,17 +3,15 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dlmc.denoiser.config import DenoiserConfig
-
 
 class Mlp(nn.Module):
     """SwiGLU (arXiv 2002.05202): ``down(silu(gate(x)) * up(x))``."""
 
-    def __init__(self, config: DenoiserConfig) -> None:
+    def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B,T,hidden] to [B,T,hidden]."""

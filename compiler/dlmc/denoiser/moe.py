@@ -4,15 +4,24 @@ The network states what each token gives each expert, zero for those it does not
 runs over all of them: exact for any routing, and of static shapes.
 """
 
+from collections.abc import Callable
+from math import inf
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dlmc.denoiser.config import Activation
+from dlmc.denoiser.config import Activation, Moe, Scoring
+from dlmc.denoiser.mlp import Mlp
 
 _ACTIVATIONS = {
     "silu": functional.silu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+_SCORES: dict[Scoring, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -62,3 +71,81 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Mix the experts' answers to ``x`` [B,T,hidden] by ``weights`` float32 [B,T,E]."""
         return mix(x, weights, self.gate_up_proj, self.down_proj, self.kind)
+
+
+def within_groups(scores: Tensor, groups: int, kept: int) -> Tensor:
+    """Return scores [B,T,E], -inf outside of the best groups of each token.
+
+    A group is as good as the sum of its two best scores (DeepSeek-V3, arXiv 2412.19437).
+    """
+    grouped = scores.unflatten(-1, (groups, -1))
+    best = grouped.topk(2).values.sum(-1)
+    chosen = _chosen(best, kept)
+    return torch.where(chosen.unsqueeze(-1), grouped, -inf).flatten(-2)
+
+
+def within_blocks(scores: Tensor, length: int, capacity: int) -> Tensor:
+    """Return scores [B,T,E], -inf outside of the best experts of each block of ``length`` tokens.
+
+    T is a multiple of the length. An expert is as good for a block as the best score that one of
+    its tokens gives it (LLaDA2.2).
+    """
+    blocks = scores.unflatten(1, (-1, length))
+    chosen = _chosen(blocks.amax(2), capacity)
+    return torch.where(chosen.unsqueeze(2), blocks, -inf).flatten(1, 2)
+
+
+def _chosen(scores: Tensor, count: int) -> Tensor:
+    """Return bool [...,N], true for the ``count`` best of ``scores`` [...,N]."""
+    values, indices = scores.topk(count)
+    return spread(indices, torch.ones_like(values), scores.shape[-1]) > 0
+
+
+class Router(nn.Module):
+    """Says what each token gives each expert, in float32 whatever comes in."""
+
+    def __init__(self, hidden: int, moe: Moe) -> None:
+        super().__init__()
+        self.moe = moe
+        self.weight = nn.Parameter(torch.zeros(moe.experts, hidden))
+        if moe.expert_bias:
+            self.expert_bias = nn.Parameter(torch.zeros(moe.experts))
+
+    def _eligible(self, scores: Tensor) -> Tensor:
+        """Return what experts are chosen by, [B,T,E]; -inf for those that are out of question."""
+        moe = self.moe
+        biased = scores + self.expert_bias.float() if moe.expert_bias else scores
+        if moe.capacity:
+            return within_blocks(biased, moe.routing_block, moe.capacity)
+        if moe.kept_groups < moe.groups:
+            return within_groups(biased, moe.groups, moe.kept_groups)
+        return biased
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return float32 [B,T,E] for [B,T,hidden]; zero for experts that are not used."""
+        moe = self.moe
+        scores = _SCORES[moe.scoring](functional.linear(x.float(), self.weight.float()))
+        chosen = self._eligible(scores).topk(moe.top_k).indices
+        weights = scores.gather(-1, chosen)
+        if moe.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + _TINY)
+        return spread(chosen, weights * moe.scale, moe.experts)
+
+
+# As in the reference code of LLaDA2; of no effect where the scores are those of a softmax.
+_TINY = 1e-20
+
+
+class SparseMlp(nn.Module):
+    """Gated feed-forward layers of which each token uses a few, and one that all may share."""
+
+    def __init__(self, hidden: int, moe: Moe) -> None:
+        super().__init__()
+        self.gate = Router(hidden, moe)
+        self.experts = Experts(moe.experts, hidden, moe.width, "silu")
+        self.shared_experts = Mlp(hidden, moe.shared_width) if moe.shared_width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B,T,hidden] to [B,T,hidden]."""
+        mixed: Tensor = self.experts(x, self.gate(x))
+        return mixed if self.shared_experts is None else mixed + self.shared_experts(x)

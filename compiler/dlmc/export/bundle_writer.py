@@ -76,24 +76,24 @@ class BundleWriter:
 
     def write(self, name: str, data: bytes) -> None:
         """Write ``data`` to the file ``name`` of the bundle."""
-        with self._make(name).open("xb") as file:
+        with self.make(name).open("xb") as file:
             file.write(data)
             _sync(file.fileno())
 
     def copy(self, source: Path, name: str) -> None:
         """Copy ``source`` to the file ``name`` of the bundle."""
-        target = self._make(name)
+        target = self.make(name)
         shutil.copyfile(source, target)
-        _sync_file(target)
+        sync_file(target)
 
     def link(self, source: Path, name: str) -> None:
         """Make ``name`` the same file as ``source``, or a copy where the disk cannot link.
 
         Nobody may write to ``name`` afterwards: it would change the checkpoint.
         """
-        target = self._make(name)
+        target = self.make(name)
         if not link_or_copy(source, target):
-            _sync_file(target)
+            sync_file(target)
 
     def finish(self, manifest: Callable[[Mapping[str, FileRecord]], Manifest]) -> None:
         """Hash all files, write the manifest made from that, and give the bundle its name."""
@@ -105,7 +105,8 @@ class BundleWriter:
         self._finished = True
         _sync_folder(self._output.parent)
 
-    def _make(self, name: str) -> Path:
+    def make(self, name: str) -> Path:
+        """Return where the file ``name`` of the bundle is to be written; its folder exists."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -154,7 +155,8 @@ def _sync(descriptor: int) -> None:
             raise
 
 
-def _sync_file(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Flush a file that has been written to the disk."""
     with path.open("rb") as file:
         _sync(file.fileno())
 

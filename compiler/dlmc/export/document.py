@@ -13,7 +13,6 @@ from dlmc_runtime.manifest import (
     Manifest,
     Model,
     Provenance,
-    Tokens,
 )
 from dlmc_runtime.version import __version__
 
@@ -32,15 +31,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
         architecture=spec.architecture,
         attention=spec.attention,
         shift=spec.shift,
-        tokens=Tokens(
-            mask=spec.mask_id,
-            stop=spec.stop_ids,
-            pad=spec.pad_id,
-            bos=spec.bos_id,
-            suppressed=plan.suppressed,
-            expand=spec.expand_id,
-            delete=spec.delete_id,
-        ),
+        tokens=spec.tokens.model_copy(update={"suppressed": plan.suppressed}),
         model=_model(plan),
         head=Head(variant=options.variant, candidates=spec.candidates),
         precision="float32",
@@ -60,7 +51,7 @@ def build_manifest(plan: ExportPlan, files: Mapping[str, FileRecord]) -> Manifes
         ),
         config=CONFIG,
         graph=GRAPH,
-        weights=tuple(plan.files),
+        weights=(*plan.files, *plan.own_files),
         files=dict(files),
     )
 

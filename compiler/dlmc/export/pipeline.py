@@ -1,14 +1,15 @@
 """`dlmc export`: from a checkpoint to a bundle, as one list of stages."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dlmc.checkpoint import ADAPTER_CONFIG
+from dlmc.checkpoint import ADAPTER_CONFIG, TensorLocation
 from dlmc.export.bundle_writer import BundleWriter
 from dlmc.export.document import CONFIG, GRAPH, build_manifest
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import ExportPlan, plan_export
+from dlmc.export.stacking import referenced, write_own_files
 
 __all__ = ["ExportOptions", "ExportPlan", "export_checkpoint", "plan_export"]
 
@@ -30,18 +31,18 @@ def export_checkpoint(
     plan = plan_export(options)
     announce(plan)
     with BundleWriter(options.output, force=options.force) as bundle:
-        bundle.write(GRAPH, _graph(plan))
+        weights = _add_weights(plan, bundle)
+        bundle.write(GRAPH, _graph(plan, weights))
         bundle.write(CONFIG, json.dumps(plan.config, indent=2).encode() + b"\n")
         if plan.adapter is not None:
             bundle.write(ADAPTER_CONFIG, json.dumps(plan.adapter.config, indent=2).encode() + b"\n")
-        _add_weights(plan, bundle)
         _add_text(plan, bundle)
         bundle.finish(lambda files: build_manifest(plan, files))
     return options.output
 
 
-def _graph(plan: ExportPlan) -> bytes:
-    """Trace the denoiser and point its parameters at the checkpoint's bytes."""
+def _graph(plan: ExportPlan, weights: Mapping[str, TensorLocation]) -> bytes:
+    """Trace the denoiser and point its parameters at the bytes of the bundle's files."""
     import onnx_ir as ir
 
     from dlmc.denoiser.head import Head
@@ -52,14 +53,19 @@ def _graph(plan: ExportPlan) -> bytes:
     config, spec = plan.spec.denoiser, plan.spec
     head = Head(config.vocab_size, spec.candidates, plan.suppressed, plan.options.variant)
     model = trace(config, head)
-    AttachWeights(external_tensors(plan.weights))(model)
+    AttachWeights(external_tensors(weights))(model)
     graph: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     return graph
 
 
-def _add_weights(plan: ExportPlan, bundle: BundleWriter) -> None:
+def _add_weights(plan: ExportPlan, bundle: BundleWriter) -> dict[str, TensorLocation]:
+    """Link the checkpoint's files, write those of the bundle's own; return where each weight lies.
+
+    Without weights it is where they would lie.
+    """
     for name, source in plan.files.items():
         bundle.link(source, name)
+    return referenced(plan.weights) | write_own_files(plan.weights, plan.own_files, bundle)
 
 
 def _add_text(plan: ExportPlan, bundle: BundleWriter) -> None:

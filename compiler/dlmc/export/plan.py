@@ -10,20 +10,23 @@ from dlmc.checkpoint import (
     Adapter,
     Checkpoint,
     ResolvedCheckpoint,
-    TensorLocation,
+    Weight,
     check_weights,
     expected_shapes,
     read_adapter,
     resolve,
     token_id,
 )
+from dlmc.checkpoint.safetensors_writer import TensorPlan
 from dlmc.export.bundle_writer import check_output
 from dlmc.export.defaults import TOLERANCES, default_profiles
 from dlmc.export.options import ExportOptions
+from dlmc.export.stacking import own_files, referenced
 from dlmc.export.text import Text, read_text
-from dlmc.export.weights import files_of, imagine_weights
+from dlmc.export.weights import FOLDER, files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
+from dlmc.targets.profiles import check_routing
 from dlmc_runtime import legal
 from dlmc_runtime.errors import CheckpointError, UsageError
 from dlmc_runtime.manifest import Head, Profile, SamplerSpec, TargetSpec, Tolerance
@@ -62,7 +65,7 @@ class ExportPlan:
     spec: FamilySpec
     adapter: Adapter | None
     suppressed: tuple[int, ...]
-    weights: Mapping[str, TensorLocation]
+    weights: Mapping[str, Weight]
     text: Text | None
     profiles: tuple[Profile, ...]
     sampler: SamplerSpec
@@ -84,7 +87,13 @@ class ExportPlan:
     @property
     def files(self) -> dict[str, Path]:
         """Files of weights to link, by their path in the bundle."""
-        return files_of(self.weights) if self.options.weights else {}
+        return files_of(referenced(self.weights)) if self.options.weights else {}
+
+    @property
+    def own_files(self) -> dict[str, tuple[TensorPlan, ...]]:
+        """Files of weights to write, by their path in the bundle, and what each will hold."""
+        found = own_files(self.weights) if self.options.weights else {}
+        return {f"{FOLDER}/{name}": tensors for name, tensors in found.items()}
 
 
 def plan_export(options: ExportOptions) -> ExportPlan:
@@ -226,7 +235,7 @@ def _check_sampler(options: ExportOptions, spec: FamilySpec, sampler: SamplerSpe
     """Refuse a default sampler that the bundle could not run."""
     config = SamplerConfig().updated(**{**sampler.parameters, "name": sampler.name})
     head = Head(variant=options.variant, candidates=spec.candidates)
-    legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.mask_id is not None))
+    legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.tokens))
 
 
 def _suppressed(options: ExportOptions, spec: FamilySpec) -> tuple[int, ...]:
@@ -269,6 +278,7 @@ def _targets(recipe: Recipe | None, spec: FamilySpec) -> tuple[TargetSpec, ...]:
 
 def _check_lengths(recipe: Recipe | None, profiles: Sequence[Profile], spec: FamilySpec) -> None:
     longest, name = spec.max_position_embeddings, recipe.name if recipe else ""
+    check_routing(profiles, spec.routing_block)
     for profile in profiles:
         if max(profile.block, profile.cache) > longest:
             raise UsageError(

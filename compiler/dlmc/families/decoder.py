@@ -145,6 +145,8 @@ def read_decoder(
     qkv_bias: bool = False,
     head_dim: int | None = None,
     rope_types: tuple[str | None, ...] = ("default", None),
+    intermediate: str = "intermediate_size",
+    partial: bool = False,
 ) -> DenoiserConfig:
     """Read the sizes of a decoder, and its rotary embedding.
 
@@ -155,6 +157,8 @@ def read_decoder(
         head_dim: what the reference assumes where the key is absent; None divides the hidden size
             among the heads.
         rope_types: as `rope_keys` takes them.
+        intermediate: the key of the width of feed-forward layers.
+        partial: as `rope_keys` takes it.
 
     Raises:
         CheckpointError: a key is missing, or its value cannot be.
@@ -169,11 +173,11 @@ def read_decoder(
     head_dim = config.integer("head_dim", default=head_dim or hidden // heads)
     config.check_heads(heads, key_value_heads, head_dim)
     _check_layers(config)
-    rope = rope_keys(config, types=rope_types)
+    rope = rope_keys(config, types=rope_types, partial=partial)
     return DenoiserConfig(
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden,
-        intermediate_size=config.integer("intermediate_size"),
+        intermediate_size=config.integer(intermediate),
         num_hidden_layers=config.integer("num_hidden_layers", most=MOST_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=key_value_heads,
@@ -197,8 +201,15 @@ def _check_layers(config: Keys) -> None:
         )
 
 
-def rope_keys(config: Keys, *, types: tuple[str | None, ...] = ("default", None)) -> Keys:
+def rope_keys(
+    config: Keys, *, types: tuple[str | None, ...] = ("default", None), partial: bool = False
+) -> Keys:
     """Return the keys that hold ``rope_theta``: transformers 5 writes them one level deeper.
+
+    Args:
+        config: ``config.json``.
+        types: the types of rotary embedding that the caller implements.
+        partial: whether it implements that only a part of a head is rotated.
 
     Raises:
         CheckpointError: they are no object, or of a type other than ``types``.
@@ -209,7 +220,9 @@ def rope_keys(config: Keys, *, types: tuple[str | None, ...] = ("default", None)
     if not isinstance(nested, dict):
         config.refuse("'rope_parameters' is not an object", "copy it from the original checkpoint")
     rope = Keys(nested, f"{config.file}, rope_parameters")
-    rope.require({"rope_type": types, "partial_rotary_factor": (1, 1.0, None)})
+    rope.require({"rope_type": types})
+    if not partial:
+        rope.require({"partial_rotary_factor": (1, 1.0, None)})
     return rope
 
 

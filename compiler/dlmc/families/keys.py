@@ -42,13 +42,15 @@ class Keys:
         """Return whether ``key`` is there and not null."""
         return self.values.get(key) is not None
 
-    def integer(self, key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
-        """Return a size or count, 1 to ``most``."""
+    def integer(
+        self, key: str, default: int | None = None, most: int = LARGEST_SIZE, least: int = 1
+    ) -> int:
+        """Return a size or count, ``least`` to ``most``."""
         if default is not None and not self.has(key):
             return default
-        wanted = f"a whole number from 1 to {most}"
+        wanted = f"a whole number from {least} to {most}"
         value = self._get(key, wanted)
-        if type(value) is not int or not 1 <= value <= most:
+        if type(value) is not int or not least <= value <= most:
             self._wrong(key, wanted)
         return value
 

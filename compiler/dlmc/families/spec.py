@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import SPARSE, DenoiserConfig
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Attention, Profile, Regime, SamplerSpec
+from dlmc_runtime.manifest import Attention, Profile, Regime, SamplerSpec, Tokens
 
 Shift = Literal[0, 1]
 
 _HEAD = "lm_head.weight"
-_LAYER = "{i}"
+_LAYER = "layers.{i}."
 _ADAPTER = ".o_adapter."
-_VALUES = ".v_proj.weight"
 _FIRST_NORM = "layers.0.input_layernorm.weight"  # an encoder normalises its embeddings instead
 
 # Parameters that only some networks have, by how their names end, and what tells.
@@ -25,6 +24,24 @@ _OPTIONAL: Mapping[str, Callable[[DenoiserConfig], bool]] = {
     f"{_ADAPTER}b.weight": lambda denoiser: denoiser.adapter_rank > 0,
     "lm_head_bias": lambda denoiser: denoiser.encoder is None or denoiser.encoder.decoder_bias,
     _HEAD: lambda denoiser: not denoiser.tie_word_embeddings,
+    ".expert_bias": lambda denoiser: denoiser.moe is not None and denoiser.moe.expert_bias,
+    **{
+        f".shared_experts.{part}_proj.weight": lambda denoiser: (
+            denoiser.moe is not None and denoiser.moe.shared_width > 0
+        )
+        for part in ("gate", "up", "down")
+    },
+}
+
+# Parameters that only some kinds of layers have, by how their names go on after the layer's.
+_OF_KINDS: Mapping[str, Callable[[str], bool]] = {
+    "mlp.gate.": lambda kind: kind == SPARSE,
+    "mlp.experts.": lambda kind: kind == SPARSE,
+    "mlp.shared_experts.": lambda kind: kind == SPARSE,
+    "mlp.gate_proj.": lambda kind: kind != SPARSE,
+    "mlp.up_proj.": lambda kind: kind != SPARSE,
+    "mlp.down_proj.": lambda kind: kind != SPARSE,
+    "self_attn.v_proj.": lambda kind: kind != "full",  # those of DiffusionGemma reuse their keys
 }
 
 
@@ -100,8 +117,8 @@ class FamilySpec:
     Lengths count tokens. ``block_length`` is how many positions are denoised together.
     ``shift`` is 1 where logit i predicts token i + 1. ``candidates`` is how many of the best
     tokens (K) the graph hands out for each row. ``aligned_to``, ``last_block`` and ``seeded`` are
-    those of `dlmc_runtime.manifest.Attention`, ``expand_id`` and ``delete_id`` those of its
-    `Tokens`.
+    those of `dlmc_runtime.manifest.Attention`, ``expand_id``, ``delete_id`` and ``split_id`` those
+    of its `Tokens`.
     """
 
     family: str
@@ -123,6 +140,7 @@ class FamilySpec:
     seeded: bool = False
     expand_id: int | None = None
     delete_id: int | None = None
+    split_id: int | None = None
 
     def rows_in(self, profile: Profile) -> int:
         """Return how many rows of ``profile`` go through the head where a block is denoised.
@@ -143,12 +161,33 @@ class FamilySpec:
             seeded=self.seeded,
             sliding_window=self.sliding_window,
             sliding_context=self.denoiser.sliding_context,
+            routing_block=self.routing_block,
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        """The special ids as a manifest states them; an export may suppress more than these."""
+        return Tokens(
+            mask=self.mask_id,
+            stop=self.stop_ids,
+            pad=self.pad_id,
+            bos=self.bos_id,
+            suppressed=() if self.mask_id is None else (self.mask_id,),
+            expand=self.expand_id,
+            delete=self.delete_id,
+            split=self.split_id,
         )
 
     @property
     def sliding_window(self) -> int | None:
         """How far to either side layers with a second mask see; None without such."""
         return self.denoiser.sliding_window
+
+    @property
+    def routing_block(self) -> int | None:
+        """How many consecutive tokens choose their experts together; None where each is alone."""
+        moe = self.denoiser.moe
+        return moe.routing_block if moe is not None and moe.capacity else None
 
 
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any], Overrides], FamilySpec]
@@ -167,6 +206,8 @@ class Family:
             none) and overrides; raises `CheckpointError` naming the key that does not fit.
         weights: parameter name of `Denoiser` to tensor name in the checkpoint; ``{i}`` stands
             for the layer.
+        stacked: parameters that a checkpoint holds expert by expert, to the tensors of one expert,
+            whose rows follow one another; ``{e}`` stands for the expert.
         size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
         mask_text: text of the mask token, where the tokenizer alone may know its id.
     """
@@ -177,6 +218,7 @@ class Family:
     absent: tuple[str, ...]
     read: Reader
     weights: Mapping[str, str]
+    stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mask_text: str | None = None
 
@@ -195,7 +237,7 @@ class Family:
         return not self.mismatches(config)
 
     def weight_names(self, spec: FamilySpec) -> dict[str, str]:
-        """Return the checkpoint's tensor name of every parameter of the denoiser.
+        """Return the checkpoint's tensor name of every parameter that one tensor holds.
 
         A tied head has no entry: the embedding serves as both.
         """
@@ -205,22 +247,35 @@ class Family:
             if ours.endswith(lacking):
                 continue
             names |= {
-                ours.format(i=i): theirs.format(i=i) for i in self._layers_with(ours, spec.denoiser)
+                ours.format(i=i): theirs.format(i=i) for i in _layers_with(ours, spec.denoiser)
             }
         if spec.denoiser.encoder is not None:
             names.pop(_FIRST_NORM, None)
         return names
 
-    @staticmethod
-    def _layers_with(parameter: str, denoiser: DenoiserConfig) -> list[int]:
-        """Return the layers that have a parameter; one entry for a parameter outside of layers."""
-        if _LAYER not in parameter:
-            return [0]
-        layers = range(denoiser.num_hidden_layers)
-        if denoiser.gemma is not None and parameter.endswith(_VALUES):
-            return [i for i in layers if denoiser.kind(i) == "sliding"]  # others reuse their keys
-        return list(layers)
+    def stacked_names(self, spec: FamilySpec) -> dict[str, tuple[str, ...]]:
+        """Return the tensors that together hold a parameter, in order, by parameter."""
+        moe = spec.denoiser.moe
+        return {
+            ours.format(i=i): tuple(
+                name.format(i=i, e=e)
+                for e in range(0 if moe is None else moe.experts)
+                for name in theirs
+            )
+            for ours, theirs in self.stacked.items()
+            for i in _layers_with(ours, spec.denoiser)
+        }
 
     def duplicates(self, spec: FamilySpec) -> frozenset[str]:
         """Return tensors that a checkpoint may carry although nothing needs them: a tied head."""
         return frozenset({self.weights[_HEAD]} if spec.denoiser.tie_word_embeddings else ())
+
+
+def _layers_with(parameter: str, denoiser: DenoiserConfig) -> list[int]:
+    """Return the layers that have a parameter; one entry for a parameter outside of layers."""
+    if not parameter.startswith(_LAYER):
+        return [0]
+    own = parameter.removeprefix(_LAYER)
+    has = next((rule for start, rule in _OF_KINDS.items() if own.startswith(start)), None)
+    layers = range(denoiser.num_hidden_layers)
+    return [i for i in layers if has is None or has(denoiser.kind(i))]

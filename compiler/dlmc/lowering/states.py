@@ -78,27 +78,35 @@ class _Watcher:
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser; keep what goes in where no earlier forward was nearer to a level."""
-        level = 0.0 if stores else self._level(inputs)
+        before = cache.contents().past if stores else None
+        outputs = self._engine.forward(inputs, cache, stores)
+        level = 0.0 if stores else self._level(inputs, outputs)
         near = [one for one, best in self._nearest.items() if abs(level - one) < best[0]]
         if near:
             self._kept[self._count] = {
                 **{name: array.copy() for name, array in inputs.arrays().items()},
-                **cache.contents().past,
+                **(cache.contents().past if before is None else before),
             }
             for one in near:
                 self._nearest[one] = (abs(level - one), self._count)
             wanted = {number for _, number in self._nearest.values()}
             self._kept = {n: feeds for n, feeds in self._kept.items() if n in wanted}
         self._count += 1
-        return self._engine.forward(inputs, cache, stores)
+        return outputs
 
     def close(self) -> None:
         """Leave the engine open: it is not the watcher's own."""
 
-    def _level(self, inputs: Inputs) -> float:
-        """Return the share of masked positions among those that the first row asks about."""
-        asked = inputs.input_ids[0, np.unique(inputs.head_rows[0])]
-        return float(np.mean(asked == self.manifest.tokens.mask))
+    def _level(self, inputs: Inputs, outputs: Outputs) -> float:
+        """Return the share of masked positions among those that the first row asks about.
+
+        Where no mask tells, it is how uncertain they are, as a share of knowing nothing.
+        """
+        rows, mask = np.unique(inputs.head_rows[0], return_index=True), self.manifest.tokens.mask
+        if mask is None:
+            entropy = outputs.tempered_entropy[0, rows[1]]
+            return float(entropy.mean() / np.log(self.manifest.model.vocab_size))
+        return float(np.mean(inputs.input_ids[0, rows[0]] == mask))
 
 
 def save_states(states: Sequence[Feeds], folder: Path) -> list[Path]:

@@ -22,9 +22,7 @@ def _sampler(recipe: Recipe, spec: FamilySpec, _: Path) -> Iterator[str]:
     try:
         config = SamplerConfig().updated(name=recipe.sampler.name, **recipe.sampler.parameters)
         head = Head(variant="plain", candidates=recipe.candidates)
-        legal.check(
-            config, legal.Planned(spec.family, spec.attention, head, spec.mask_id is not None)
-        )
+        legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.tokens))
     except DlmcError as error:
         yield f"sampler: {error}"
 

@@ -125,7 +125,8 @@ def load_reference(bundle: Bundle, profiles: Profiles) -> "TorchEngine":
     )
     module = DenoiserWithHead(spec.denoiser, head)
     parameters = dict(module.denoiser.named_parameters())
-    wanted = {theirs: ours for ours, theirs in names.items()}
+    # Files of the bundle's own name tensors as the denoiser does.
+    wanted = {theirs: ours for ours, theirs in names.items()} | {ours: ours for ours in parameters}
     for path in manifest.weights:
         with safe_open(bundle.root / path, "pt") as file, torch.no_grad():
             for name in wanted.keys() & set(file.keys()):

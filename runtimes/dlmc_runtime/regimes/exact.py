@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.masks import Own
 from dlmc_runtime.regimes.base import Regime
@@ -26,6 +29,9 @@ class Exact(Regime):
     A block may be filled by sub-blocks. With the cache ``dual`` (Fast-dLLM v2) a forward of the
     whole block leaves its keys and values behind the committed ones, and the next forwards of the
     sub-block feed only that, as long as its first position is known.
+
+    A sampler that replaces tokens goes on without masks. A block whose last forward saw its final
+    tokens needs no other one to be stored, where that would be the same.
     """
 
     def __init__(self, row: "Row") -> None:
@@ -38,6 +44,7 @@ class Exact(Regime):
         self.prefix_end = row.blocks.start_of(length) if length < row.blocks.end else length
         self.stored = _STORED[row.attention.regime]
         self.tells = row.attention.seeded or row.shift == 1
+        self.may_end_stored = row.sampler.rewrites and self.stored == "blocks" and not self.tells
 
     @property
     def cache_needed(self) -> int:
@@ -84,9 +91,12 @@ class Exact(Regime):
         if row.cached < self.prefix_end:
             return self._prefill(chunk)
         start, end = self.block
-        if not row.masked[start:end].any():
+        full = not row.masked[start:end].any()
+        if full and not row.open:
             return self._store("commit", start, end)
         task = Task("denoise", start, end, row.start, row.end, visible=start, shift=row.shift)
+        if full and self.may_end_stored and end <= self.cache_needed:
+            return replace(task, at=start, kept=end - start)
         if not self.dual:
             return task
         if not self.left_behind or row.masked[row.start]:
@@ -133,17 +143,25 @@ class Exact(Regime):
 
     def done(self, task: Task, prediction: Prediction, said: Outputs) -> None:
         """Take note of a forward."""
-        if task.kind == "denoise":
-            self._denoised(task, prediction)
-        else:
+        if task.kind != "denoise":
             self._committed(task, prediction, said)
+            return
+        fed = self.row.canvas[task.start : task.end].copy()
+        self._denoised(task, prediction)
+        done = not (self.row.finished or self.row.open)
+        if done and self.may_end_stored and task.kept and self._holds(task, fed):
+            self._committed(task, prediction, said)
+
+    def _holds(self, task: Task, fed: NDArray[np.int64]) -> bool:
+        """Return whether a block still holds what was fed."""
+        return bool((self.row.canvas[task.start : task.end] == fed).all())
 
     def _denoised(self, task: Task, prediction: Prediction) -> None:
         row = self.row
         self.left_behind |= bool(task.kept)
         row.decide(prediction)
         start, end = self.block
-        full = not row.masked[start:end].any()
+        full = not (row.open or row.masked[start:end].any())
         if full and row.sampler.revises:
             row.firm = end
         row.look_for_end()
@@ -164,7 +182,7 @@ class Exact(Regime):
         if row.cached < self.prefix_end:
             return
         ended = row.ending is not None or task.end >= row.answer_end
-        if task.kind == "commit" and ended:
+        if task.kind != "prefill" and ended:
             row.finished = True
             return
         if row.attention.seeded:

@@ -32,6 +32,8 @@ SAMPLERS: tuple[str, ...] = (
     "autoregressive",
     "linear_speculation",
     "renoise",
+    "token_editing",
+    "levenshtein",
 )
 """Every sampler; a sampler's module has its name, its class the name in capitalised words."""
 

@@ -70,6 +70,21 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class EditIds:
+    """Ids with which a prediction changes the length of a text.
+
+    Attributes:
+        mask: what an undecided position holds.
+        delete: takes its position out.
+        split: puts a mask before what its position holds.
+    """
+
+    mask: int
+    delete: int
+    split: int
+
+
+@dataclass(frozen=True)
 class BlockState:
     """Where a block stands.
 
@@ -79,6 +94,7 @@ class BlockState:
         masks: how many positions were masked when the block was entered.
         tokens: int64 [n], what the positions hold.
         given: bool [n], positions that may not be changed.
+        edits: the ids that delete and insert, of a model that has them.
     """
 
     masked: Bools
@@ -86,6 +102,24 @@ class BlockState:
     masks: int
     tokens: Ints | None = None
     given: Bools | None = None
+    edits: EditIds | None = None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A block as a sampler leaves it that may replace what was decided.
+
+    Attributes:
+        tokens: int64 [n], what the positions hold from now on.
+        masked: bool [n], which of them are still to be fixed.
+        final: whether the sampler is done with the block.
+        forced: whether a limit was reached, and masks filled because of it.
+    """
+
+    tokens: Ints
+    masked: Bools
+    final: bool
+    forced: bool = False
 
 
 class Sampler:
@@ -97,7 +131,10 @@ class Sampler:
             before temperature (LLaDA).
         nucleus_first: whether top-p goes before top-k (Dream) or after it (SDAR).
         limited: whether `steps` is a limit, at which the masks that are left are committed.
-        revises: whether it may reopen positions it has committed in the same block.
+        revises: whether it may reopen positions it has committed in the same block, or replace
+            their tokens.
+        rewrites: whether it is asked to `rewrite` a block, with masks or without, until it says
+            that the block is final.
         alone: whether it heeds nothing but ``heeds``, and none of what every other sampler does.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
@@ -110,6 +147,7 @@ class Sampler:
     limited: ClassVar[bool] = True
     revises: ClassVar[bool] = False
     alone: ClassVar[bool] = False
+    rewrites: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})
@@ -150,6 +188,10 @@ class Sampler:
         """Return bool [n]: positions committed before that become masks again."""
         del prediction, block
         return np.zeros_like(chosen)
+
+    def rewrite(self, prediction: Prediction, block: BlockState) -> Rewritten:
+        """Return the whole block as it is from now on; only of samplers that rewrite."""
+        raise NotImplementedError
 
 
 def needed(part: Part | None, name: str) -> Part:

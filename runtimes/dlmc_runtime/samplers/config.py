@@ -31,7 +31,8 @@ class SamplerConfig:
             ``prefix`` and ``dual`` are Fast-dLLM's approximations; ``dual`` is also the sub-block
             cache of Fast-dLLM v2. None means what is exact.
         schedule: how steps share the positions of a block: ``uniform`` (LLaDA), ``linear`` or
-            ``cosine`` (the reverse process of MDLM), ``dream``. None means the sampler's own.
+            ``cosine`` (the reverse process of MDLM), ``dream``, ``rnd1``. None means the sampler's
+            own.
         eps: where Dream's time ends.
         alg_temp: above 0, Dream's samplers draw positions instead of taking the best.
         defer_ids: predictions of these ids are committed last (LLaDA's
@@ -40,6 +41,7 @@ class SamplerConfig:
             predicted; predictions of them have confidence 0 (dllm's ``begin_suppress_tokens``).
         guidance: scale of classifier-free guidance; 0 turns it off.
         guidance_keep: ids that the unguided row keeps; it has masks for the rest of the prompt.
+        least: fewest masks that a step of token editing fills, however unsure.
         most: most positions a step commits; None for no limit.
         gamma: entropy, in nats, that the entropy-bounded sampler spends in a step.
         kl_threshold: how little a distribution may move between steps to count as stable (KLASS).
@@ -53,6 +55,11 @@ class SamplerConfig:
         stability_threshold: how many steps its best tokens must stay the same to be final early.
         confidence_threshold: mean entropy, in nats, below which they are then; 0 waits for the
             last step.
+        order: what the entropy-bounded sampler goes by: ``entropy``, or ``confidence`` (RND1).
+        edit_threshold: token editing replaces a decided token where another is surer than this;
+            at 0 wherever another is the best.
+        max_post_steps: forwards over a block without masks after which token editing ends.
+        max_steps: forwards over a block after which Levenshtein editing ends.
     """
 
     name: str = "low_confidence"
@@ -72,6 +79,7 @@ class SamplerConfig:
     uncounted_ids: tuple[int, ...] = ()
     guidance: float = 0.0
     guidance_keep: tuple[int, ...] = ()
+    least: int | None = None
     most: int | None = None
     gamma: float | None = None
     kl_threshold: float | None = None
@@ -84,6 +92,10 @@ class SamplerConfig:
     t_max: float | None = None
     stability_threshold: int | None = None
     confidence_threshold: float | None = None
+    order: str | None = None
+    edit_threshold: float | None = None
+    max_post_steps: int | None = None
+    max_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -130,7 +142,8 @@ COLDEST, _HOTTEST = 1e-3, 1e3
 # Samplers that ask for a threshold and for the factor of a positional bound.
 _BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
 _CACHES = ("none", "prefix", "dual")
-_SCHEDULES = ("uniform", "linear", "cosine", "dream")
+_SCHEDULES = ("uniform", "linear", "cosine", "dream", "rnd1")
+_ORDERS = ("entropy", "confidence")
 
 
 def _ids(value: Any) -> bool:
@@ -139,6 +152,10 @@ def _ids(value: Any) -> bool:
 
 def _share(value: Any) -> bool:
     return _real(value) and 0 < value <= 1
+
+
+def _steps(least: int) -> Callable[[Any], bool]:
+    return lambda value: _whole(value) and least <= value <= _MOST_STEPS
 
 
 def _temperature(value: Any) -> bool:
@@ -168,11 +185,7 @@ _DEGREES = f"0, or {COLDEST:g} to {_HOTTEST:g}"
 _HEAT = f"0 to {_HOTTEST:g}"
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "steps",
-        lambda v: _whole(v) and 1 <= v <= _MOST_STEPS,
-        f"a whole number from 1 to {_MOST_STEPS}",
-    ),
+    ("steps", _steps(1), f"a whole number from 1 to {_MOST_STEPS}"),
     ("threshold", _share, _SHARE),
     ("factor", _not_negative, _AMOUNT),
     ("temperature", _temperature, _DEGREES),
@@ -188,6 +201,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("uncounted_ids", _ids, "a tuple of token ids"),
     ("guidance", _heat, _HEAT),
     ("guidance_keep", _ids, "a tuple of token ids"),
+    ("least", _at_least(1), _COUNT),
     ("most", _at_least(1), _COUNT),
     ("gamma", _not_negative, _AMOUNT),
     ("kl_threshold", _not_negative, _AMOUNT),
@@ -204,4 +218,8 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         f"a whole number from 0 to {_MOST_STEPS}",
     ),
     ("confidence_threshold", _not_negative, _AMOUNT),
+    ("order", _one_of(_ORDERS), f"one of {', '.join(_ORDERS)}"),
+    ("edit_threshold", lambda v: _real(v) and 0 <= v <= 1, "at least 0 and at most 1"),
+    ("max_post_steps", _steps(0), f"a whole number from 0 to {_MOST_STEPS}"),
+    ("max_steps", _steps(1), f"a whole number from 1 to {_MOST_STEPS}"),
 )

@@ -20,35 +20,31 @@ from dlmc_runtime.samplers.base import (
 class EntropyBounded(Sampler):
     """Commit in order of entropy while the entropies of those before add up to at most ``gamma``.
 
+    With ``order`` confidence the most confident come first, and of those taken the largest entropy
+    is left out of the sum: RND1's rule, which in order of entropy is the same one.
+
     SDAR's reference names this strategy ``entropy_bounded``, and takes 0.35 for ``gamma``; its own
     code of it ends in an undefined name. The rule here is the paper's, as SGLang runs it.
     """
 
-    source: ClassVar[str] = "arXiv 2505.24857"
+    source: ClassVar[str] = (
+        "arXiv 2505.24857; by confidence: RadicalNumerics/RND1 `rnd/sampling.py`, `eb_gamma`"
+    )
     tempered: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "gamma"})
+    heeds: ClassVar[frozenset[str]] = frozenset({"steps", "gamma", "order"})
+    order: ClassVar[str] = "entropy"
     defaults: ClassVar[Mapping[str, float]] = {"gamma": 0.35}
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
-        """Return the positions to commit, bool [n]; always the one of least entropy."""
+        """Return the positions to commit, bool [n]; always the first one."""
         entropy = needed(prediction.entropy, "entropies")
-        return within(entropy, block.masked, self.option("gamma"))
+        by_confidence = (self.config.order or self.order) == "confidence"
+        order = ranked(prediction.confidence if by_confidence else -entropy, block.masked)
+        return marked(block.masked, order[: self._affordable(entropy[order])])
 
-
-def within(entropy: Floats, masked: Bools, bound: float) -> Bools:
-    """Mark masked positions in order of entropy while those before add up to at most ``bound``.
-
-    Args:
-        entropy: float64 [n], in nats.
-        masked: bool [n].
-        bound: in nats.
-
-    Returns:
-        bool [n]; the position of least entropy is always in it.
-    """
-    order = ranked(-entropy, masked)
-    before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
-    allowed = before <= bound
-    allowed[:1] = True
-    return marked(masked, order[allowed])
+    def _affordable(self, entropy: Floats) -> int:
+        """Return how many may be taken: without the largest their sum is at most ``gamma``."""
+        largest = np.concatenate(([0.0], np.maximum.accumulate(entropy)[:-1]))
+        rest = np.cumsum(np.minimum(entropy, largest))
+        return max(int((rest <= self.option("gamma")).sum()), 1)

@@ -59,6 +59,8 @@ class Ranked(Sampler):
             return left if step + 1 >= steps else schedules.quota(block.masks, steps, step)
         if kind == "dream":
             return schedules.dream(left, steps, step, self.config.eps)
+        if kind == "rnd1":
+            return schedules.rnd1(block.masks, left, steps, step)
         counts = schedules.reverse_process(block.masks, steps, kind)
         return counts[step] if step < len(counts) else left
 

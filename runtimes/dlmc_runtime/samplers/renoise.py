@@ -6,8 +6,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from dlmc_runtime.samplers.base import BlockState, Bools, Floats, Ints, Prediction, Sampler, needed
-from dlmc_runtime.samplers.entropy_bounded import within
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    Bools,
+    Floats,
+    Ints,
+    Prediction,
+    Sampler,
+    marked,
+    needed,
+    ranked,
+)
 
 
 class Renoise(Sampler):
@@ -56,7 +65,11 @@ class Renoise(Sampler):
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions whose draw is kept for the next step, bool [n]; always one."""
         entropy = needed(prediction.entropy, "entropies")
-        return within(entropy, block.masked, self.option("entropy_bound"))
+        order = ranked(-entropy, block.masked)
+        before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
+        allowed = before <= self.option("entropy_bound")
+        allowed[:1] = True
+        return marked(block.masked, order[allowed])
 
     def settled(self, best: Ints, entropy: Floats) -> bool:
         """Take note of a step's best tokens, int64 [n]; return whether the canvas is done.

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-Schedule = Literal["uniform", "linear", "cosine", "dream"]
+Schedule = Literal["uniform", "linear", "cosine", "dream", "rnd1"]
 
 
 def quota(total: int, steps: int, step: int) -> int:
@@ -68,3 +68,13 @@ def dream(masks: int, steps: int, step: int, eps: float) -> int:
     times = dream_times(steps, eps)
     ratio = np.float32(times[step + 1]) / np.float32(times[step])
     return int(np.float32(masks) * (np.float32(1) - ratio))
+
+
+def rnd1(masks: int, left: int, steps: int, step: int) -> int:
+    """Return how many of the ``left`` masks RND1 commits: all but a share of what there was.
+
+    With ``masks`` at the start, step i of S leaves floor(masks (S - 1 - i) / S), in float32
+    (RadicalNumerics/RND1 ``rnd/sampling.py``).
+    """
+    stay = int(np.float32(masks) * np.float32((steps - 1 - step) / steps))
+    return left if step + 1 >= steps else max(left - stay, 0)

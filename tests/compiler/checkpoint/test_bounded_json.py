@@ -46,3 +46,9 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_unreadable(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"cannot read .*No such file"):
         bounded_json.read_json(tmp_path / "config.json")
+
+
+def test_any_value():
+    assert bounded_json.parse_json(b'[{"a": 1}]') == [{"a": 1}]
+    with pytest.raises(ValueError, match="ambiguous"):
+        bounded_json.parse_json(b'[{"a": 1, "a": 1}]')

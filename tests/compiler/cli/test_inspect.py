@@ -115,7 +115,7 @@ def test_what_a_bundle_can_do_is_shown(dlmc, bundle):
     report = dlmc("inspect", str(bundle), "--json").json
     regime = report["regime"]
     assert report["caches"] == list(legal.CACHES[regime])
-    assert report["samplers"] == legal.samplers_of(regime)
+    assert report["samplers"] == [n for n in legal.samplers_of(regime) if n != "levenshtein"]
     assert report["infill"] == ("yes" if regime == "full" else "no")
     assert report["attention"]["aligned_to"] == "sequence"
     shown = dlmc("inspect", str(bundle)).out

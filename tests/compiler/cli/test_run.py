@@ -1,6 +1,7 @@
 import pytest
 
-from dlmc.cli.run import MAX_PROMPT_BYTES, choose_sampler
+from dlmc.cli.chat import MAX_PROMPT_BYTES
+from dlmc.cli.run import choose_sampler
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.infill import Hole
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -62,7 +63,13 @@ def test_options_reach_the_generator(dlmc, generator):
         "seed": 3,
         "stop": ["a", "b"],
         "ignore_eos": True,
+        "skip_special_tokens": True,
     }
+
+
+def test_special_tokens_are_shown_where_asked_for(dlmc, generator):
+    dlmc("run", "bundle", "hi", "--special-tokens")
+    assert generator.options["skip_special_tokens"] is False
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def test_colour_follows_the_confidence_at_which_a_position_was_fixed(canvas, cod
     assert list(canvas.spans())[:3] == [("a", "red"), ("b", "green"), (MASK, "dim")]
 
 
+def test_a_token_that_is_replaced_takes_a_new_colour(canvas, codec):
+    canvas.update(denoised(codec.encode("ab"), [0, 0], confidence=0.2))
+    canvas.update(denoised(codec.encode("ac"), [0, 0], confidence=0.99, forward=2))
+    assert list(canvas.spans()) == [("a", "red"), ("c", "green")]
+
+
 def test_a_block_may_begin_in_the_prompt(canvas, codec):
     canvas.update(denoised(codec.encode("ab"), [0, 1], start=-2, end=2, confidence=0.6))
     assert list(canvas.spans()) == [("a", "yellow"), (MASK, "dim")]

@@ -1,13 +1,12 @@
 import numpy as np
 import torch
 
-from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.mlp import Mlp
 
 
 def test_is_a_gated_silu():
     torch.manual_seed(0)
-    mlp = Mlp(DenoiserConfig(40, 16, 24, 1, 2, 1, 8, 1e-6, 1e4))
+    mlp = Mlp(16, 24)
     x = np.random.default_rng(0).standard_normal((2, 3, 16))
     gate, up, down = (
         x.weight.detach().numpy().T for x in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)

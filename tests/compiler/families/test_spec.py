@@ -6,7 +6,7 @@ import pytest
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.families import FAMILIES, Family, FamilySpec, Overrides
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Profile, Regime, SamplerSpec
+from dlmc_runtime.manifest import Profile, Regime, SamplerSpec, Tokens
 
 SPEC = FamilySpec(
     family="any",
@@ -117,3 +117,9 @@ def test_the_sliding_window_is_that_of_the_network():
 def test_rows_through_the_head(regime: Regime, length: int, block: int, rows: int):
     spec = replace(SPEC, regime=regime, block_length=length)
     assert spec.rows_in(Profile(batch=1, block=block, cache=0, rows=1)) == rows
+
+
+def test_special_tokens_are_those_of_the_manifest():
+    edits = replace(SPEC, delete_id=5, split_id=6)
+    assert edits.tokens == Tokens(mask=31, stop=(30,), pad=30, suppressed=(31,), delete=5, split=6)
+    assert replace(SPEC, mask_id=None).tokens.suppressed == ()

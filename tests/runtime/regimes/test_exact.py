@@ -148,3 +148,50 @@ def test_the_sub_block_cache_feeds_a_sub_block_whose_first_token_is_known(tasks)
 def test_keep_cache_commits_the_last_block(tasks):
     _, found = tasks(range(6), 4, keep_cache=True)
     assert spans(found)[-1] == ("commit", 8, 12, 4)
+
+
+EDITING = {"name": "token_editing", "steps": None}
+
+
+def test_a_forward_that_saw_the_final_tokens_stores_them(tasks):
+    row, found = tasks(range(6), 8, **EDITING, threshold=0.5)
+    assert spans(found) == [
+        ("prefill", 0, 4, 4),
+        ("denoise", 4, 8, 0),
+        ("denoise", 4, 8, 4),  # no mask, and nothing to replace
+        ("denoise", 8, 12, 0),
+        ("denoise", 8, 12, 4),
+        ("denoise", 12, 16, 0),
+        ("denoise", 12, 16, 0),  # nobody reads the last block's keys
+    ]
+    assert row.answer() == [*range(6, 14)]
+    assert row.cached == 12
+
+
+def test_a_block_that_is_changed_last_is_stored_by_one_more_forward(tasks):
+    row, found = tasks(range(6), 6, **EDITING, threshold=0.5, max_post_steps=0)
+    assert spans(found)[1:4] == [
+        ("denoise", 4, 8, 0),
+        ("commit", 4, 8, 4),
+        ("denoise", 8, 12, 0),
+    ]
+    assert row.answer() == [*range(6, 12)]
+
+
+def test_keep_cache_needs_no_commit_either(tasks):
+    row, found = tasks(range(6), 4, keep_cache=True, **EDITING, threshold=0.5)
+    assert spans(found)[-1] == ("denoise", 8, 12, 4)
+    assert (row.finished, row.cached) == (True, 12)
+
+
+@pytest.mark.parametrize("kind", ["context", "seeded", "edge"])
+def test_a_store_that_says_more_is_a_forward_of_its_own(tasks, kind):
+    attention = {"aligned_to": "answer", "last_block": "cut"}
+    if kind == "context":
+        _, found = tasks(range(5), 8, "context", attention=attention, **EDITING, threshold=0.5)
+    else:
+        attention |= {"seeded": kind == "seeded"}
+        _, found = tasks(range(5), 8, shift=1, attention=attention, **EDITING, threshold=0.5)
+    kinds = [task.kind for task in found]
+    assert kinds.count("commit") == 1
+    assert not any(task.kept for task in found if task.kind == "denoise")

@@ -10,20 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlmc_runtime import samplers
-from dlmc_runtime.samplers.base import BlockState, Prediction, Sampler, best, marked, ranked
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    EditIds,
+    Prediction,
+    Sampler,
+    best,
+    marked,
+    ranked,
+)
 from dlmc_runtime.samplers.config import SamplerConfig
 
 VOCAB = 4
 GRADES = st.integers(0, 4).map(lambda grade: grade / 4)
 # By chance, by a causal pass, or by a schedule of positions: they may commit nothing in a step.
-MAY_PAUSE = {"remdm", "origin", "autoregressive", "dus"}
+MAY_PAUSE = {"remdm", "origin", "autoregressive", "dus", "levenshtein"}
 # One commits nothing by denoising, the other a canvas as a whole.
 DENOISING = sorted(set(samplers.SAMPLERS) - {"autoregressive", "renoise"})
+REWRITING = [name for name in DENOISING if samplers.find(name).rewrites]
 VALUES = {
     "steps": st.integers(1, 9),
     "threshold": st.sampled_from([0.25, 0.5, 0.9, 1.0]),
     "factor": st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-    "schedule": st.sampled_from(["uniform", "linear", "cosine", "dream"]),
+    "schedule": st.sampled_from(["uniform", "linear", "cosine", "dream", "rnd1"]),
     "eps": st.sampled_from([1e-3, 0.2]),
     "alg_temp": st.sampled_from([0.0, 0.1, 5.0]),
     "defer_ids": st.sampled_from([(0,), (1, 2)]),
@@ -40,6 +49,11 @@ VALUES = {
     "t_max": st.sampled_from([0.5, 2.0]),
     "stability_threshold": st.integers(0, 2),
     "confidence_threshold": st.sampled_from([0.0, 0.005, 1.0]),
+    "order": st.sampled_from(["entropy", "confidence"]),
+    "edit_threshold": st.sampled_from([0.0, 0.4, 1.0]),
+    "max_post_steps": st.integers(0, 3),
+    "max_steps": st.integers(1, 20),
+    "least": st.integers(1, 4),
 }
 BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
 
@@ -96,7 +110,7 @@ def situations(draw):
     tokens = np.array(draw(st.lists(st.integers(0, 3), min_size=length, max_size=length)))
     masks = length - int(given_.sum())
     return draw(predictions(length)), BlockState(
-        masked, draw(st.integers(0, 9)), masks, tokens, given_
+        masked, draw(st.integers(0, 9)), masks, tokens, given_, EditIds(mask=9, delete=2, split=3)
     )
 
 
@@ -105,6 +119,15 @@ def step(sampler, said, block):
     said = sampler.adjust(said, block)
     chosen = sampler.select(said, block)
     return chosen, sampler.reopen(said, block, chosen)
+
+
+def outcome(sampler, said, block):
+    """Return all that a sampler does in one step."""
+    found = step(sampler, said, block)
+    if not sampler.rewrites:
+        return found
+    after = sampler.rewrite(said, block)
+    return (*found, after.tokens, after.masked, after.final)
 
 
 @given(configs(samplers.SAMPLERS), situations())
@@ -145,14 +168,14 @@ def test_a_choice_leaves_what_it_was_given_alone(config, situation):
     said, block = situation
     before = [part.copy() for part in (said.tokens, said.confidence, said.noise, block.masked)]
     before += [block.tokens.copy(), said.candidates.logits.copy()]
-    step(samplers.build(config), said, block)
+    outcome(samplers.build(config), said, block)
     after = [said.tokens, said.confidence, said.noise, block.masked, block.tokens]
     after += [said.candidates.logits]
     for was, now in zip(before, after, strict=True):
         np.testing.assert_array_equal(was, now)
 
 
-@given(configs(), st.integers(1, 9), st.data())
+@given(configs([n for n in DENOISING if n not in REWRITING]), st.integers(1, 9), st.data())
 def test_a_block_ends(config, length, data):
     masked = data.draw(st.lists(st.booleans(), min_size=length, max_size=length).filter(any))
     sampler = samplers.build(config)
@@ -181,7 +204,7 @@ def test_options_that_are_not_heeded_do_not_matter(name, unheeded, data):
     one, other = samplers.build(config), samplers.build(crowded)
     assert kind.asks_for(config) == kind.asks_for(crowded)
     assert one.idle(block) == other.idle(block)
-    for was, now in zip(step(one, said, block), step(other, said, block), strict=True):
+    for was, now in zip(outcome(one, said, block), outcome(other, said, block), strict=True):
         np.testing.assert_array_equal(was, now)
 
 
@@ -246,18 +269,18 @@ def test_a_part_that_is_missing_is_named(name):
     missing = kind.asks_for(config)
     bare, block = blocks.prediction([0.5, 0.6]), blocks.state([1, 1])
     if not missing:
-        step(kind(config), bare, block)
+        outcome(kind(config), bare, block)
         return
     with pytest.raises(ValueError, match="|".join(words.get(part, part) for part in missing)):
-        step(kind(config), bare, block)
+        outcome(kind(config), bare, block)
 
 
-@pytest.mark.parametrize("name", ["wino", "remdm"])
+@pytest.mark.parametrize("name", ["wino", "remdm", *REWRITING])
 def test_what_was_given_must_be_known_where_positions_are_reopened(name):
     said = replace(blocks.greedy(np.eye(2)), noise=np.zeros(2), shadow=blocks.candidates(np.eye(2)))
-    block = replace(blocks.state([1, 1]), given=None)
+    block = replace(blocks.state([1, 1], edits=blocks.EDITS), given=None)
     with pytest.raises(ValueError, match="given"):
-        step(blocks.build(name), said, block)
+        outcome(blocks.build(name), said, block)
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
@@ -312,5 +335,9 @@ def test_best_is_a_stable_sort(situation, count):
 
 
 def test_the_base_class_chooses_nothing():
+    with pytest.raises(NotImplementedError):
+        Sampler(SamplerConfig()).rewrite(
+            Prediction(np.zeros(1, int), np.ones(1)), blocks.state([1])
+        )
     with pytest.raises(NotImplementedError):
         Sampler(SamplerConfig()).select(Prediction(np.zeros(1, int), np.ones(1)), blocks.state([1]))

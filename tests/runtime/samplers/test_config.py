@@ -36,6 +36,11 @@ def test_an_unknown_sampler_lists_the_known_ones():
         ("guidance", [-1, 1e4, math.nan, None]),
         ("top_k", [None]),
         ("block_length", [0, -4, 2.0, False]),
+        ("edit_threshold", [-0.1, 1.1, math.nan, "0"]),
+        ("max_post_steps", [-1, 1.5, True, 16385]),
+        ("max_steps", [0, -1, 2.0, 16385]),
+        ("least", [0, 1.0, True]),
+        ("order", ["margin", 1, True]),
         ("defer_ids", [5, "12", [1, 2], (1.5,), (True,), ("a",)]),
     ],
 )
@@ -58,6 +63,8 @@ def test_legal_values_are_kept():
     assert (config.steps, config.threshold, config.defer_ids) == (1, 1, (1, 2))
     assert SamplerConfig(temperature=0).temperature == 0
     assert SamplerConfig(factor=0).factor == 0
+    assert SamplerConfig("token_editing", edit_threshold=0.0).edit_threshold == 0
+    assert SamplerConfig("token_editing", max_post_steps=0).max_post_steps == 0
 
 
 def test_threshold_and_factor_exclude_each_other():

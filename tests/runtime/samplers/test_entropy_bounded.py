@@ -24,6 +24,39 @@ def test_by_hand():
     assert select([0.0, 1.0, 0.0], gamma=0.0) == [0, 1, 2]  # nothing is spent on what is certain
 
 
+def test_in_order_of_confidence_by_hand():
+    said = blocks.prediction([0.9, 0.8, 0.7, 0.6], entropy=[0.5, 0.25, 1.0, 0.125])
+
+    def taken(gamma, masked=(1, 1, 1, 1)):
+        sampler = blocks.build("entropy_bounded", order="confidence", gamma=gamma)
+        return blocks.select(sampler, said, blocks.state(masked))
+
+    assert taken(0.0) == [0]
+    assert taken(0.25) == [0, 1]  # without the largest: 0.25
+    assert taken(0.75) == [0, 1, 2]  # 0.5 + 0.25
+    assert taken(0.875) == [0, 1, 2, 3]
+    assert taken(0.25, (0, 1, 1, 0)) == [1, 2]
+
+
+GRADES = st.integers(0, 16).map(lambda grade: grade / 8)  # sums of these are exact
+ROWS = st.lists(st.tuples(st.floats(0.01, 1), GRADES, st.booleans()), min_size=1, max_size=9)
+
+
+@given(
+    ROWS.filter(lambda rows: any(masked for *_, masked in rows)), st.sampled_from([0.0, 0.4, 2.0])
+)
+def test_in_order_of_confidence_it_is_rnd1s_rule(rows, gamma):
+    confidence, entropy, masked = zip(*rows, strict=True)
+    order = sorted((i for i in range(len(rows)) if masked[i]), key=lambda i: -confidence[i])
+    together, most, valid = 0.0, 0.0, 0
+    for i in order:  # accumulated entropy less the largest so far
+        together, most = together + entropy[i], max(most, entropy[i])
+        valid += together - most <= gamma
+    said = blocks.prediction(confidence, entropy=entropy)
+    sampler = blocks.build("entropy_bounded", order="confidence", gamma=gamma)
+    assert blocks.select(sampler, said, blocks.state(masked)) == sorted(order[:valid])
+
+
 @given(
     st.lists(st.tuples(NATS, st.booleans()), min_size=1, max_size=9).filter(
         lambda rows: any(masked for _, masked in rows)

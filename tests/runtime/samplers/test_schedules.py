@@ -2,10 +2,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlmc_runtime.samplers.schedules import dream, quota, reverse_process
+from dlmc_runtime.samplers.schedules import dream, quota, reverse_process, rnd1
 
 EPS = st.sampled_from([1e-5, 1e-3, 0.05, 0.5])
 
@@ -80,3 +81,27 @@ def test_dream_keeps_to_the_recorded_quotas(goldens):
 def test_dream_leaves_nothing_for_later(steps):
     assert dream(7, steps, steps - 1, 1e-3) == 7
     assert dream(7, steps, steps + 3, 1e-3) == 7
+
+
+@given(st.integers(1, 400), st.integers(1, 400))
+def test_rnd1_leaves_the_floor_of_a_share(masks, steps):
+    left = masks
+    for step in range(steps):
+        left -= rnd1(masks, left, steps, step)
+        exact = masks * (steps - 1 - step) / steps
+        assert left in {int(exact - 1e-4), int(exact + 1e-4)}
+    assert left == 0
+
+
+@given(st.integers(1, 400), st.integers(2, 400), st.data())
+def test_rnd1_rounds_as_torch_does(masks, steps, data):
+    step = data.draw(st.integers(1, steps - 1))
+    stay = (torch.tensor([[masks]]) * (step / steps)).long().clamp(min=0).item()
+    assert rnd1(masks, masks, steps, steps - 1 - step) == masks - stay
+
+
+def test_rnd1_by_hand():
+    assert [rnd1(10, left, 4, step) for step, left in enumerate((10, 7, 5, 2))] == [3, 2, 3, 2]
+    assert rnd1(4, 1, 8, 0) == 0  # fewer are left than it would leave
+    assert rnd1(2, 2, 4, 0) == 1
+    assert rnd1(7, 5, 3, 9) == 5  # past the schedule: whatever is left
