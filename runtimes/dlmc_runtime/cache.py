@@ -16,7 +16,8 @@ class Contents:
     """What a cache holds, on the host and in float32 whatever the engine keeps.
 
     Attributes:
-        past: [B,H_kv,C,D] by graph input, ``past_key_values.{layer}.key`` and ``.value``.
+        past: [B,H_kv,C,D] by graph input, ``past_key_values.{layer}.key`` and ``.value``; fewer
+            than C where a layer keeps the last positions only, see `pieces`.
         filled: int64 [B], committed positions of each row.
     """
 
@@ -26,7 +27,7 @@ class Contents:
     @property
     def size(self) -> int:
         """Positions a row can hold (C)."""
-        return int(next(iter(self.past.values())).shape[2])
+        return max(int(array.shape[2]) for array in self.past.values())
 
 
 class Cache(Protocol):
@@ -70,6 +71,40 @@ def cache_names(model: Model) -> list[str]:
     ]
 
 
+def cache_shapes(model: Model, batch: int, size: int) -> dict[str, tuple[int, int, int, int]]:
+    """Return the shape of every graph input of a cache for ``batch`` rows of ``size`` positions."""
+    layers = [layer for layer in model.caches for _ in ("key", "value")]
+    return {
+        name: (batch, layer.key_value_heads, layer.capacity(size), layer.head_dim)
+        for name, layer in zip(cache_names(model), layers, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``count`` positions to copy: from ``source`` of those fed, to ``slot`` of a layer's cache."""
+
+    source: int
+    slot: int
+    count: int
+
+
+def pieces(start: int, count: int, capacity: int) -> list[Piece]:
+    """Return where a layer's cache keeps positions ``start`` to ``start + count``.
+
+    Position p is kept in slot p modulo ``capacity``: a layer that keeps the last ones only
+    overwrites the oldest. Layers that keep everything have a slot for each.
+    """
+    kept = min(count, capacity)
+    found, source = [], count - kept
+    while source < count:
+        slot = (start + source) % capacity
+        length = min(count - source, capacity - slot)
+        found.append(Piece(source, slot, length))
+        source += length
+    return found
+
+
 def start_of(
     filled: NDArray[np.int64], size: int, block: int, row: int, count: int, at: int | None
 ) -> int:
@@ -97,13 +132,16 @@ def start_of(
 
 
 class HostCache:
-    """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input; bfloat16 is kept as bits."""
+    """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input; bfloat16 is kept as bits.
+
+    Layers that keep the last positions only have fewer than C, see `pieces`.
+    """
 
     def __init__(self, model: Model, batch: int, size: int, dtype: Precision = "float32") -> None:
-        shape = (batch, model.num_key_value_heads, size, model.head_dim)
         self.size, self.dtype = size, dtype
         self.past: dict[str, NDArray[Any]] = {
-            name: np.zeros(shape, _STORED[dtype]) for name in cache_names(model)
+            name: np.zeros(shape, _STORED[dtype])
+            for name, shape in cache_shapes(model, batch, size).items()
         }
         self.filled = np.zeros(batch, dtype=np.int64)
 
@@ -121,7 +159,9 @@ class HostCache:
         """
         start = start_of(self.filled, self.size, present[0].shape[2], row, count, at)
         for past, own in zip(self.past.values(), present, strict=True):
-            past[row, :, start : start + count] = own[row, :, :count]
+            for piece in pieces(start, count, past.shape[2]):
+                fed = own[row, :, piece.source : piece.source + piece.count]
+                past[row, :, piece.slot : piece.slot + piece.count] = fed
         self.filled[row] = start + count
 
     def take(self, present: Sequence[NDArray[Any]]) -> bool:

@@ -12,7 +12,7 @@ from dlmc_runtime import masks
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.errors import EngineError, RequestError
 from dlmc_runtime.events import Denoised
-from dlmc_runtime.manifest import Profile
+from dlmc_runtime.manifest import Attention, Profile
 from dlmc_runtime.prediction import candidates, predict
 from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.row import Row
@@ -156,6 +156,8 @@ def _feed(
             for mask in inputs.masks():
                 masks.fill(mask[slot, 0], np.ones((1, 1), np.bool_), 0)
             inputs.temperature[slot] = 0.0
+            if inputs.denoising is not None:
+                inputs.denoising[slot] = False
             _guide(inputs, slot, 0.0, slot)
             inputs.filled_for[slot] = None
         return
@@ -166,6 +168,10 @@ def _feed(
     if inputs.filled_for[slot] != key:
         _place(inputs, slot, row, task, twin=twin)
         inputs.filled_for[slot] = key
+    inputs.temperature[slot] = row.regime.temperature(task)
+    if inputs.self_conditioning is not None:
+        expected = row.regime.expected(task)
+        inputs.self_conditioning[slot, :own] = 0.0 if expected is None else expected
     if inputs.temperature[slot] and not twin:
         inputs.uniform[slot, : task.read] = row.draw(task.read)
 
@@ -183,20 +189,33 @@ def _place(inputs: Inputs, slot: int, row: Row, task: Task, *, twin: bool) -> No
         among = masks.add_shadow(among, task.start, task.shadow)
     for mask in inputs.masks():
         masks.fill(mask[slot, 0], among, task.visible, task.hole)
-    window = row.attention.sliding_window
-    if inputs.sliding_attention_mask is not None and window is not None:
-        masks.narrow(inputs.sliding_attention_mask[slot, 0], positions, own + extra, window)
+    if inputs.sliding_attention_mask is not None:
+        _slide(inputs.sliding_attention_mask[slot, 0], positions, row.attention, task)
     asked = np.arange(task.head_start, task.head_end) - task.shift - task.start
     # Rows that nobody reads repeat the first one.
     inputs.head_rows[slot] = max(int(asked[0]), 0)
     inputs.head_rows[slot, : len(asked)] = np.maximum(asked, 0)
     inputs.head_rows[slot, len(asked) : len(asked) + extra] = own + np.arange(extra)
-    drawn = row.regime.draws(task)
-    inputs.temperature[slot] = row.request.sampler.temperature if drawn else 0.0
     scale = row.request.sampler.guidance
     _guide(inputs, slot, scale if not twin else 0.0, slot + 1 if scale and not twin else slot)
     if inputs.adapter is not None:
         inputs.adapter[slot] = float(task.adapter)
+    if inputs.denoising is not None:
+        inputs.denoising[slot] = task.kind == "denoise"
+
+
+def _slide(
+    mask: masks.Bools, positions: NDArray[np.int64], attention: Attention, task: Task
+) -> None:
+    """Hide what layers with a mask of their own do not see.
+
+    A canvas sees all that such a layer holds of its context, however far away.
+    """
+    window, context = attention.sliding_window, attention.sliding_context
+    if window is not None:
+        masks.narrow(mask, positions, task.fed, window)
+    elif context is not None and task.own == "causal":
+        masks.trail(mask, positions[: task.fed], task.visible, context)
 
 
 def _guide(inputs: Inputs, slot: int, scale: float, partner: int) -> None:
@@ -215,9 +234,10 @@ def _apply(
     if edge is not None:
         said = said.led_by(edge)
     config, sampler = row.request.sampler, type(row.sampler)
-    if not row.regime.draws(task):
+    temperature = row.regime.temperature(task)
+    if not (denoised or temperature):
         config, sampler = _GREEDY, Sampler
-    prediction = predict(said, config, sampler, inputs.uniform[slot, :count])
+    prediction = predict(said, config, sampler, inputs.uniform[slot, :count], temperature)
     if denoised and "shadow" in sampler.needs:
         shadow = candidates(outputs.row(slot, count, task.read))
         prediction = replace(prediction, shadow=shadow)

@@ -18,6 +18,8 @@ class Result:
         finish_reason: ``stop``, ``length``, or ``steps`` where a block still had masks at its
             limit of steps and was finished by the last of them.
         seconds: wall time from the first forward to the last of the call.
+        tokens_per_forward: generated tokens over forwards (TPF); over those that denoise, and of
+            whole canvases, where the family's reference counts that way.
         spans: the text in each hole of a template, whose ``text`` is all of it, filled.
     """
 
@@ -27,12 +29,8 @@ class Result:
     forwards: int
     finish_reason: str
     seconds: float
+    tokens_per_forward: float
     spans: tuple[str, ...] = ()
-
-    @property
-    def tokens_per_forward(self) -> float:
-        """Generated tokens over forwards (TPF)."""
-        return len(self.tokens) / self.forwards if self.forwards else 0.0
 
     @property
     def tokens_per_second(self) -> float:

@@ -7,9 +7,10 @@ from typing import Protocol
 from dlmc_runtime import samplers
 from dlmc_runtime.errors import RequestError, UsageError
 from dlmc_runtime.manifest import Attention, Head, Regime, Tokens
-from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.samplers.config import COLDEST, SamplerConfig
+from dlmc_runtime.samplers.renoise import Renoise
 
-# Options that every sampler heeds.
+# Options that every sampler heeds, but for those that stand alone.
 COMMON = frozenset(
     {
         "name",
@@ -36,8 +37,10 @@ _REGIMES: dict[str, tuple[Regime, ...]] = {
     "wino": ("full",),
     "autoregressive": ("context",),
     "linear_speculation": ("context",),
+    "renoise": ("context",),
     "levenshtein": ("block",),
 }
+_WITHOUT_MASKS = ("renoise",)
 
 
 def regimes_of(sampler: str) -> tuple[Regime, ...]:
@@ -45,15 +48,25 @@ def regimes_of(sampler: str) -> tuple[Regime, ...]:
     return _REGIMES.get(sampler, _EVERYWHERE)
 
 
-def samplers_of(regime: Regime) -> list[str]:
-    """Return the samplers that go with an attention regime."""
-    return [name for name in samplers.SAMPLERS if regime in regimes_of(name)]
+def fills_masks(sampler: str) -> bool:
+    """Return whether a sampler goes with models of masks, and not with those of random tokens."""
+    return sampler not in _WITHOUT_MASKS
+
+
+def samplers_of(regime: Regime, *, masked: bool = True) -> list[str]:
+    """Return the samplers that go with an attention regime, and with masks or random tokens."""
+    return [
+        name
+        for name in samplers.SAMPLERS
+        if regime in regimes_of(name) and fills_masks(name) is masked
+    ]
 
 
 def samplers_for(regime: Regime, tokens: Tokens) -> list[str]:
     """Return the samplers that go with a model's attention regime and special tokens."""
+    possible = samplers_of(regime, masked=tokens.mask is not None)
     edits = tokens.split is not None
-    return [name for name in samplers_of(regime) if edits or name != "levenshtein"]
+    return [name for name in possible if edits or name != "levenshtein"]
 
 
 class Model(Protocol):
@@ -139,9 +152,11 @@ def check_heeded(config: SamplerConfig) -> None:
     Raises:
         UsageError: one is given.
     """
-    heeds = samplers.find(config.name).heeds
+    sampler = samplers.find(config.name)
+    heeds = sampler.heeds
+    legal = heeds | ({"name"} if sampler.alone else COMMON)
     for field in fields(config):
-        if field.name in COMMON | heeds or getattr(config, field.name) == field.default:
+        if field.name in legal or getattr(config, field.name) == field.default:
             continue
         known = f"it heeds {', '.join(sorted(heeds))}" if heeds else "it has no options"
         raise UsageError(f"the sampler {config.name} takes no {field.name}", known)
@@ -149,7 +164,8 @@ def check_heeded(config: SamplerConfig) -> None:
 
 def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
     own, family = manifest.attention, manifest.family
-    if own.regime not in regimes_of(config.name):
+    masked = manifest.tokens.mask is not None
+    if own.regime not in regimes_of(config.name) or fills_masks(config.name) is not masked:
         legal = ", ".join(samplers_for(own.regime, manifest.tokens))
         yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
     elif config.name not in samplers_for(own.regime, manifest.tokens):
@@ -178,6 +194,11 @@ def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[s
         )
     if config.sub_block_length is not None and own.regime == "full":
         yield f"{family} has no sub-blocks", "give block_length instead"
+    if config.sub_block_length is not None and (own.routing_block or 1) > 1:
+        yield (
+            f"{family} has no sub-blocks: {own.routing_block} tokens choose their experts together",
+            "leave sub_block_length out",
+        )
     if config.sub_block_length is not None and config.sub_block_length > own.block_length:
         yield (
             f"sub_block_length {config.sub_block_length} exceeds the block of {own.block_length}",
@@ -235,3 +256,21 @@ def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, 
     whole = speculative or samplers.find(config.name).rewrites
     if whole and config.sub_block_length is not None:
         yield f"the sampler {config.name} has no sub-blocks", "leave sub_block_length out"
+    if config.name == "renoise":
+        yield from _about_heat(Renoise(config))
+
+
+def _about_heat(sampler: Renoise) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the temperatures that a canvas goes through."""
+    coldest, hottest = sampler.option("t_min"), sampler.option("t_max")
+    if hottest <= coldest:
+        yield (
+            f"t_max {hottest:g} is not above t_min {coldest:g}",
+            "give a higher t_max or a lower t_min",
+        )
+    last = sampler.temperature(sampler.steps - 1)
+    if last < COLDEST:
+        yield (
+            f"the last of {sampler.steps} steps would have a temperature of {last:g}",
+            f"give a higher t_min or fewer steps: it must be at least {COLDEST:g}",
+        )

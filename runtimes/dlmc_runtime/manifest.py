@@ -81,8 +81,30 @@ class Profile(Record):
         return f"{self.batch}x{self.block} over {self.cache}, {self.rows} rows"
 
 
+class LayerCache(Record):
+    """What a layer keeps of the context.
+
+    Attributes:
+        key_value_heads: heads of keys and values.
+        head_dim: size of each.
+        window: how many of the last committed positions it keeps; None for all of them.
+    """
+
+    key_value_heads: Count
+    head_dim: Count
+    window: Count | None = None
+
+    def capacity(self, size: int) -> int:
+        """Return how many positions it keeps where a row of the cache holds ``size``."""
+        return size if self.window is None else min(size, self.window)
+
+
 class Model(Record):
-    """The network's shape, as far as the runtime needs it."""
+    """The network's shape, as far as the runtime needs it.
+
+    ``layers`` says what each layer's cache is where they differ; it is empty where all are of
+    ``num_key_value_heads`` and ``head_dim``.
+    """
 
     vocab_size: Count
     hidden_size: Count
@@ -92,6 +114,13 @@ class Model(Record):
     head_dim: Count
     max_position_embeddings: Count
     parameters: Count
+    layers: tuple[LayerCache, ...] = ()
+
+    @property
+    def caches(self) -> tuple[LayerCache, ...]:
+        """What each layer keeps of the context."""
+        alike = LayerCache(key_value_heads=self.num_key_value_heads, head_dim=self.head_dim)
+        return self.layers or (alike,) * self.num_hidden_layers
 
 
 class Attention(Record):
@@ -107,6 +136,9 @@ class Attention(Record):
             inside it, ``cut`` where it ends with the answer.
         seeded: whether the last logits of a stored block give the next block's first token.
         sliding_window: how far to either side layers with a second mask see; None without such.
+        sliding_context: how many of the last committed positions layers with a second mask see
+            and keep, besides what is fed with them: one that is committed as many before itself,
+            one that is denoised the last ones; None without such.
         routing_block: how many consecutive tokens choose their experts together, so that a forward
             must feed a whole number of such blocks; None where each token chooses alone.
     """
@@ -117,6 +149,7 @@ class Attention(Record):
     last_block: Literal["whole", "cut"] = "whole"
     seeded: bool = False
     sliding_window: Count | None = None
+    sliding_context: Count | None = None
     routing_block: Count | None = None
 
 
@@ -288,14 +321,28 @@ class Manifest(Record):
         guided = {"guidance", "partner"} & {*inputs}
         if len(guided) != (2 if self.head.variant == "guided" else 0):
             raise ValueError("guidance and partner are inputs of a guided head, and of no other")
-        windowed = self.attention.sliding_window is not None
-        if windowed != ("sliding_attention_mask" in inputs):
+        window, context = self.attention.sliding_window, self.attention.sliding_context
+        if (window is not None or context is not None) != ("sliding_attention_mask" in inputs):
             raise ValueError("a sliding window and a second attention mask go together")
+        if context is not None and (window is not None or self.attention.regime != "context"):
+            raise ValueError("layers that keep the last positions need a causal pass")
+        carried = {"self_conditioning", "denoising"} & {*inputs}
+        if len(carried) != 2 * ("next_self_conditioning" in outputs):
+            raise ValueError("self_conditioning, denoising and next_self_conditioning go together")
         if self.attention.seeded and self.attention.regime == "full":
             raise ValueError("a model that sees the whole sequence seeds no blocks")
         kept = [spec.shape[-1] for spec in self.outputs if spec.name == "top_ids" and spec.shape]
         if self.head.candidates > self.model.vocab_size or kept not in ([], [self.head.candidates]):
             raise ValueError(f"{self.head.candidates} candidates are not what the graph keeps")
+        return self
+
+    @model_validator(mode="after")
+    def _caches_fit(self) -> Self:
+        layers, context = self.model.layers, self.attention.sliding_context
+        if layers and len(layers) != self.model.num_hidden_layers:
+            raise ValueError(f"{len(layers)} caches for {self.model.num_hidden_layers} layers")
+        if any(layer.window not in (None, context) for layer in layers):
+            raise ValueError("a layer keeps another window than the attention states")
         return self
 
     @model_validator(mode="after")

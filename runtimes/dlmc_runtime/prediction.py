@@ -12,7 +12,11 @@ _DREAM_EPSILON = 1e-10
 
 
 def predict(
-    said: Outputs, config: SamplerConfig, sampler: type[Sampler], uniform: NDArray[np.float32]
+    said: Outputs,
+    config: SamplerConfig,
+    sampler: type[Sampler],
+    uniform: NDArray[np.float32],
+    temperature: float | None = None,
 ) -> Prediction:
     """Read what the head said about the ``n`` positions of a block.
 
@@ -22,22 +26,24 @@ def predict(
         sampler: says whether confidence is the probability after temperature and filters, and
             what else it needs.
         uniform: float32 [n] in [0, 1), the draw of each position.
+        temperature: of this forward; None is that of ``config``.
 
     Raises:
         ValueError: it needs margins, and the head keeps a single candidate.
     """
     needs = sampler.asks_for(config)
+    heat = config.temperature if temperature is None else temperature
     if "margin" in needs and said.top_logits.shape[1] < 2:
         raise ValueError("a margin needs two candidates, the head keeps one")
     if config.top_k or config.top_p < 1.0:
-        tokens, confidence, weights = _filtered(said, config, sampler, uniform)
+        tokens, confidence, weights = _filtered(said, config, sampler, uniform, heat)
         margin = weights[:, 0] - weights[:, 1:2].sum(axis=1)
         entropy = -(weights * np.log(weights + _DREAM_EPSILON)).sum(axis=1)
     else:
         tokens = said.sampled_id
         logits = said.sampled_logit.astype(np.float64)
-        tempered = sampler.tempered and config.temperature > 0
-        divisor = config.temperature if tempered else 1.0
+        tempered = sampler.tempered and heat > 0
+        divisor = heat if tempered else 1.0
         normaliser = said.tempered_logsumexp if tempered else said.logsumexp
         confidence = np.exp(logits / divisor - normaliser)
         entropy = said.tempered_entropy if tempered else said.entropy
@@ -62,7 +68,11 @@ def candidates(said: Outputs) -> Candidates:
 
 
 def _filtered(
-    said: Outputs, config: SamplerConfig, sampler: type[Sampler], uniform: NDArray[np.float32]
+    said: Outputs,
+    config: SamplerConfig,
+    sampler: type[Sampler],
+    uniform: NDArray[np.float32],
+    heat: float,
 ) -> tuple[Ints, Floats, Floats]:
     """Draw among the candidates that top-k and top-p leave, in the sampler's order of the two.
 
@@ -74,21 +84,21 @@ def _filtered(
         Tokens, confidence, and the probabilities of the candidates, [n,K].
     """
     logits = said.top_logits.astype(np.float64)
-    scaled = logits / (config.temperature or 1.0)
+    scaled = logits / (heat or 1.0)
     limit = config.top_k or logits.shape[1]
     if config.top_k and not sampler.nucleus_first:
         weights = np.exp(scaled - scaled[:, :1])
         weights[:, limit:] = 0.0
         weights /= weights.sum(axis=1, keepdims=True)
     else:
-        normaliser = said.tempered_logsumexp if config.temperature else said.logsumexp
+        normaliser = said.tempered_logsumexp if heat else said.logsumexp
         weights = np.exp(scaled - normaliser[:, None])
     before = np.cumsum(weights, axis=1) - weights
     weights = np.where(before <= config.top_p, weights, 0.0)
     weights[:, limit:] = 0.0
     weights /= weights.sum(axis=1, keepdims=True)
     count = len(weights)
-    picked = _draw(weights, uniform) if config.temperature else np.zeros(count, np.int64)
+    picked = _draw(weights, uniform) if heat else np.zeros(count, np.int64)
     chosen = picked[:, None]
     tokens: Ints = np.take_along_axis(said.top_ids, chosen, 1)[:, 0]
     if sampler.tempered:

@@ -53,14 +53,16 @@ class Reader:
 
     def _result(self, final: list[int], seconds: float) -> Result:
         spans = self.row.spans()
+        tokens = tuple(token for span in spans for token in span) if spans else tuple(final)
         return Result(
             text=self.text,
-            tokens=tuple(token for span in spans for token in span) if spans else tuple(final),
+            tokens=tokens,
             spans=tuple(self.codec.decode(span) for span in spans) if self.codec else (),
             prompt_tokens=int(self.row.given.sum()),
             forwards=self.row.forwards,
             finish_reason=self._reason(),
             seconds=seconds,
+            tokens_per_forward=self.row.regime.tokens_per_forward(len(tokens)),
         )
 
     def _reason(self) -> str:

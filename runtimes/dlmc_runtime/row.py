@@ -56,7 +56,7 @@ class Row:
 
     Attributes:
         canvas: int64 [L], prompt and answer; the mask id where nothing is decided.
-        masked: bool [L], which positions are not decided.
+        masked: bool [L], which positions are not decided, whatever they hold.
         given: bool [L], which positions the request gave.
         pinned: bool [L], which positions no sampler may change: given ones and seeds.
         start, end: the window the sampler decides on.
@@ -75,6 +75,7 @@ class Row:
     ) -> None:
         self.request, self.attention = request, manifest.attention
         self.shift, self.tokens = manifest.shift, manifest.tokens
+        self.vocab_size = manifest.model.vocab_size
         self.mask_id = manifest.tokens.filler
         self.sampler = samplers.build(request.sampler)
         self.uniforms = np.random.default_rng(request.seed) if uniforms is None else uniforms

@@ -21,8 +21,11 @@ FAMILIES = {
     "Fast_dLLM_QwenForCausalLM": "fast_dllm_v2",
     "NemotronLabsDiffusionModel": "nemotron_labs_diffusion",
     "StableDiffcoderForCausalLM": "stable_diffcoder",
+    "DiffusionGemmaForBlockDiffusion": "diffusion_gemma",
     "LLaDA2MoeModelLM": "llada2",
 }
+APART = ("DiffusionGemmaForBlockDiffusion",)
+"""Architectures whose packs have another layout, and a test of their own."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,16 @@ class Recorded:
 
 
 def packs() -> list[Path]:
-    """Return every pack's folder."""
+    """Return the folders of the packs in the common layout."""
+    return [pack for pack in _every_pack() if architecture(pack) not in APART]
+
+
+def packs_of(wanted: str) -> list[Path]:
+    """Return the folders of the packs of one architecture."""
+    return [pack for pack in _every_pack() if architecture(pack) == wanted]
+
+
+def _every_pack() -> list[Path]:
     return sorted(path.parent for path in ROOT.glob("*/config.json"))
 
 

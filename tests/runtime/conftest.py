@@ -11,7 +11,7 @@ from dlmc.denoiser.config import DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.cache import HostCache
-from dlmc_runtime.engines.base import Inputs, Outputs
+from dlmc_runtime.engines.base import Inputs, Outputs, input_shapes
 from dlmc_runtime.manifest import HeadVariant, Manifest, Profile
 from dlmc_runtime.text import TextCodec
 
@@ -164,7 +164,7 @@ class ScriptedEngine:
         return HostCache(self.manifest.model, batch, size)
 
     def inputs(self, shape):
-        return Inputs(shape, {spec.name for spec in self.manifest.inputs})
+        return Inputs(shape, input_shapes(self.manifest, shape))
 
     def forward(self, inputs, cache, stores):
         self.calls.append((inputs.profile, list(stores), inputs.input_ids.copy()))

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dlmc_runtime.cache import HostCache, narrow
+from dlmc_runtime.manifest import LayerCache
 
 
 @pytest.fixture
@@ -90,7 +93,6 @@ def test_contents_are_a_copy_that_restores(model, dtype):
     cache.write(1, 2, own)
     contents = cache.contents()
     cache.write(1, 1, own)
-    assert contents.size == 5
     assert contents.filled.tolist() == [0, 2]
     other.restore(contents)
     assert other.filled.tolist() == [0, 2]
@@ -119,3 +121,33 @@ def test_a_cache_takes_nothing_that_does_not_fit(manifest, change):
     assert not cache.take([change(array) for array in cache.past.values()])
     assert all(cache.past[name] is array for name, array in before.items())
     assert cache.filled.tolist() == [0]
+
+
+def turning(model, window):
+    """Return a model whose first layer keeps the last ``window`` positions only."""
+    kept = LayerCache(key_value_heads=3, head_dim=5, window=window)
+    whole = LayerCache(key_value_heads=model.num_key_value_heads, head_dim=model.head_dim)
+    return model.model_copy(update={"layers": (kept, whole)})
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is never changed
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.integers(1, 7), st.integers(0, 12))
+def test_layers_may_keep_the_last_positions_only(model, counts, window, spare):
+    size, end = sum(counts) + spare, 0
+    cache = HostCache(turning(model, window), 2, size)
+    shapes = [array.shape for array in cache.past.values()]
+    assert shapes[0] == shapes[1] == (2, 3, min(window, size), 5)
+    assert shapes[2][2] == size
+    for count in counts:
+        positions = np.arange(end, end + 6, dtype=np.float32)  # more are fed than are kept
+        own = [
+            np.broadcast_to(positions[:, None], (2, heads, 6, head_dim))
+            for _, heads, _, head_dim in shapes
+        ]
+        cache.write(1, count, own)
+        end += count
+    first, *_, last = cache.past.values()
+    held = range(max(end - first.shape[2], 0), end)
+    assert [first[1, 0, p % first.shape[2], 0] for p in held] == [*held]
+    assert last[1, 0, :end, 0].tolist() == [*range(end)]
+    assert not first[0].any()

@@ -11,17 +11,16 @@ def result(**changes):
         "forwards": 2,
         "finish_reason": "length",
         "seconds": 0.5,
+        "tokens_per_forward": 1.5,
     }
     return Result(**{**fields, **changes})
 
 
 def test_speed_counts_generated_tokens_only():
-    assert result().tokens_per_forward == 1.5
     assert result().tokens_per_second == 6.0
 
 
 def test_speed_of_nothing_is_nothing():
-    assert result(forwards=0).tokens_per_forward == 0.0
     assert result(seconds=0.0).tokens_per_second == 0.0
 
 

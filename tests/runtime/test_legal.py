@@ -4,11 +4,14 @@ from dlmc_runtime import legal, samplers
 from dlmc_runtime.errors import RequestError, UsageError
 from dlmc_runtime.samplers.config import SamplerConfig
 
+# A model of random tokens.
+NOISE = {"tokens": {"mask": None, "stop": (60,), "pad": 61, "suppressed": ()}}
+
 
 @pytest.fixture
 def refusal(manifest):
-    def ask(name, regime, guided=False, candidates=None, **options):
-        made = manifest(regime, guided=guided)
+    def ask(name, regime, guided=False, candidates=None, masked=True, **options):
+        made = manifest(regime, guided=guided, **({} if masked else NOISE))
         if candidates is not None:
             head = made.head.model_copy(update={"candidates": candidates})
             made = made.model_copy(update={"head": head})
@@ -22,11 +25,60 @@ def refusal(manifest):
 @pytest.mark.parametrize("regime", ["full", "block", "context"])
 def test_every_sampler_is_legal_by_itself_where_its_regime_says_so(manifest, refusal, regime):
     for name in set(samplers.SAMPLERS) - {"levenshtein"}:
-        if regime in legal.regimes_of(name):
+        if regime in legal.regimes_of(name) and legal.fills_masks(name):
             legal.check(SamplerConfig(name), manifest(regime))
         else:
             assert f"{name} does not go with test" in refusal(name, regime)
     assert set(legal.samplers_of(regime)) <= set(samplers.SAMPLERS)
+
+
+def test_models_of_random_tokens_have_one_sampler_and_it_has_no_others(manifest, refusal):
+    assert legal.samplers_of("context", masked=False) == ["renoise"]
+    assert "renoise" not in legal.samplers_of("context")
+    legal.check(SamplerConfig("renoise"), manifest("context", **NOISE))
+    for name in samplers.SAMPLERS:
+        if name != "renoise":
+            said = refusal(name, "context", masked=False)
+            assert said == f"the sampler {name} does not go with test: use one of renoise"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"block_length": 2},
+        {"sub_block_length": 2},
+        {"cache": "dual"},
+        {"guidance": 1.0},
+        {"guidance_keep": (1,)},
+        {"threshold": 0.5},
+    ],
+)
+def test_what_a_canvas_of_random_tokens_has_no_use_for_is_refused(refusal, options):
+    said = refusal("renoise", "context", masked=False, **options)
+    assert said.startswith(f"the sampler renoise takes no {next(iter(options))}: it heeds conf")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"t_min": 0.4, "t_max": 0.4}, "t_max 0.4 is not above t_min 0.4"),
+        ({"t_min": 0.8}, "t_max 0.8 is not above t_min 0.8"),
+        ({"t_max": 0.3}, "t_max 0.3 is not above t_min 0.4"),
+        (
+            {"t_min": 0.0, "steps": 1000},
+            "the last of 1000 steps would have a temperature of 0.0008",
+        ),
+    ],
+)
+def test_temperatures_fall_and_never_reach_nothing(refusal, options, said):
+    assert refusal("renoise", "context", masked=False, **options).startswith(said)
+
+
+def test_the_coldest_temperature_may_be_nothing(manifest):
+    legal.check(SamplerConfig("renoise", t_min=0.0, steps=48), manifest("context", **NOISE))
 
 
 def test_what_a_model_can_do_is_listed(refusal):
@@ -156,3 +208,11 @@ def test_where_spans_grow_two_candidates_are_needed(manifest):
 def test_a_sub_block_is_no_longer_than_its_block(refusal):
     said = refusal("low_confidence", "block", sub_block_length=5)
     assert "sub_block_length 5 exceeds the block of 4" in said
+
+
+def test_tokens_that_choose_experts_together_are_not_split(manifest):
+    own = manifest("block")
+    attention = own.attention.model_copy(update={"routing_block": 4})
+    config = SamplerConfig(sub_block_length=2, cache="dual")
+    with pytest.raises(RequestError, match="has no sub-blocks: 4 tokens choose their experts"):
+        legal.check(config, own.model_copy(update={"attention": attention}))

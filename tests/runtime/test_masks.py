@@ -63,6 +63,50 @@ def test_a_window_hides_what_is_far_away():
     ]
 
 
+def test_a_ring_holds_the_last_positions():
+    assert masks.held(0, 3).tolist() == [-1, -1, -1]
+    assert masks.held(2, 3).tolist() == [0, 1, -1]
+    assert masks.held(3, 3).tolist() == [0, 1, 2]
+    assert masks.held(7, 3).tolist() == [6, 4, 5]
+    assert masks.held(5, 0).tolist() == []
+
+
+@given(filled=st.integers(0, 40), size=st.integers(0, 9))
+def test_a_ring_is_what_storing_one_by_one_makes_of_it(filled, size):
+    slots = [-1] * size
+    for position in range(filled if size else 0):
+        slots[position % size] = position
+    assert masks.held(filled, size).tolist() == slots
+
+
+@given(
+    filled=st.integers(0, 20),
+    count=st.integers(1, 9),
+    context=st.integers(1, 9),
+    size=st.integers(0, 30),
+    padding=st.integers(0, 3),
+)
+def test_a_trail_is_what_lies_close_behind(filled, count, context, size, padding):
+    size = max(size, filled)  # of the whole cache
+    block, ring = count + padding, min(size, context)
+    mask = np.ones((block, ring + block), np.bool_)
+    positions = np.arange(filled, filled + count)
+    masks.fill(mask, masks.own("causal", positions, Blocks(1, 0, 99)), filled)
+    masks.trail(mask, positions, filled, context)
+    slots = {slot: p for slot, p in enumerate(masks.held(filled, ring).tolist()) if p >= 0}
+    for query in range(count):
+        seen = {slots[slot] for slot in np.flatnonzero(mask[query, :ring]).tolist()}
+        seen |= set((np.flatnonzero(mask[query, ring:]) + filled).tolist())
+        here = filled + query
+        assert seen == set(range(max(here - context, 0), here + 1))
+    for query in range(count, block):
+        assert np.flatnonzero(mask[query]).tolist() == [ring + query]
+
+
+def test_what_is_visible_may_be_more_than_a_ring_holds():
+    assert filled(2, 3, np.ones((2, 2)), 9) == [[1, 1, 1, 1, 1]] * 2
+
+
 @given(
     kind=st.sampled_from(["everyone", "blocks", "causal"]),
     block=st.integers(1, 9),

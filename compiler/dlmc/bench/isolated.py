@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlmc.bench.timing import Kind
-from dlmc_runtime.cache import Cache, Contents, cache_names
+from dlmc_runtime.cache import Cache, Contents, cache_shapes
 from dlmc_runtime.engines.base import Engine, Inputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.profiles import ProfileTable
@@ -79,17 +79,20 @@ class Probe:
         for mask in inputs.masks():
             mask[...] = True
             if self.use.kind == "refresh":  # as the loop does it: what is renewed is not looked at
-                mask[..., : profile.cache] = False
+                mask[..., : -profile.block] = False
         reads = self.use.kind in ("denoise", "refresh")
         inputs.head_rows[...] = np.arange(profile.rows) if reads else 0
 
     def _contents(self, draws: np.random.Generator, free: int) -> Contents:
         """Return a cache in which all but the last ``free`` positions are committed."""
         model, profile = self.engine.manifest.model, self.use.profile
-        shape = (profile.batch, model.num_key_value_heads, profile.cache, model.head_dim)
-        one = draws.standard_normal(shape, np.float32)
+        shapes = cache_shapes(model, profile.batch, profile.cache)
+        drawn = {
+            shape: draws.standard_normal(shape, np.float32)
+            for shape in dict.fromkeys(shapes.values())
+        }
         filled = np.full(profile.batch, profile.cache - free, np.int64)
-        return Contents(dict.fromkeys(cache_names(model), one), filled)
+        return Contents({name: drawn[shape] for name, shape in shapes.items()}, filled)
 
     def restore(self) -> None:
         """Give the cache its first contents again."""

@@ -95,14 +95,15 @@ def work(
     """
     positions = profile.batch * profile.block
     rows = profile.batch * profile.rows
-    seen = profile.cache + profile.block
     products = weights.layers * positions + weights.embedding * rows
-    attention = model.num_hidden_layers * model.num_attention_heads * model.head_dim
-    context = model.num_hidden_layers * model.num_key_value_heads * model.head_dim
-    committed = 2 * context * profile.batch * profile.cache
+    attended = committed = 0
+    for layer in model.caches:
+        kept = layer.capacity(profile.cache)
+        attended += model.num_attention_heads * layer.head_dim * (kept + profile.block)
+        committed += 2 * layer.key_value_heads * layer.head_dim * profile.batch * kept
     embedded = positions * model.hidden_size
     return Work(
-        flops=2 * products + 4 * attention * positions * seen,
+        flops=2 * products + 4 * positions * attended,
         bytes=weights.layer_bytes(precision, quantization)
         + (weights.embedding + embedded) * BYTES[precision]
         + committed * BYTES[cache],

@@ -46,6 +46,7 @@ _SAMPLERS = {
 _CACHES = {"full": (None, "none", "prefix", "dual"), "block": (None,)}
 _COMMON = {"name", "steps", "threshold", "temperature", "block_length", "cache"}
 _HEEDED = {"full": _COMMON, "block": _COMMON | {"top_k", "top_p"}}
+_ALONE = "leave out --compare"
 _NO_MASK = cast("Tensor", None)  # what torch's attention takes where everything is visible
 
 
@@ -59,14 +60,14 @@ def check(manifest: Manifest, sampler: SamplerConfig) -> None:
     if other:
         raise UsageError(
             f"there is no torch loop for {manifest.family} with {', '.join(other)}",
-            "leave out --compare",
+            _ALONE,
         )
     regime = manifest.attention.regime
     known = _SAMPLERS.get(regime, ())
     if sampler.name not in known:
         raise UsageError(
             f"there is no torch loop for the sampler {sampler.name} of the regime {regime}",
-            f"choose one of {', '.join(known)}" if known else "leave out --compare",
+            f"choose one of {', '.join(known)}" if known else _ALONE,
         )
     if sampler.cache not in _CACHES[regime]:
         raise UsageError(
@@ -127,6 +128,8 @@ class TorchLoop:
         for module in denoiser.modules():
             if isinstance(module, Rope):  # its frequencies are float32 in every precision
                 module.inv_freq = module.constants()["inv_freq"]
+        if not isinstance(denoiser, Denoiser):
+            raise UsageError(f"there is no torch loop for {bundle.manifest.family}", _ALONE)
         return cls(denoiser, bundle.manifest, confidence)
 
     def logits(

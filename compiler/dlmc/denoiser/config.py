@@ -172,6 +172,10 @@ class DenoiserConfig:
         own = kinds if self.kinds else ()
         return replace(self, num_hidden_layers=len(kinds), kinds=own)
 
+    def keeps_last(self, kind: str) -> bool:
+        """Return whether a layer of that kind keeps the last positions only."""
+        return self.sliding_context is not None and kind == "sliding"
+
     def cache_shape(self, kind: str) -> tuple[int, int]:
         """Return key-value heads and head size of a layer of that kind."""
         if self.gemma is not None and kind == "full":

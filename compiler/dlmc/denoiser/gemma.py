@@ -181,9 +181,9 @@ class GemmaDenoiser(nn.Module):
         attention_mask: Tensor,
         past: list[KeyValue],
         *,
-        sliding_attention_mask: Tensor,
         self_conditioning: Tensor,
         denoising: Tensor,
+        sliding_attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[KeyValue]]:
         """Run the stack.
 
@@ -193,9 +193,9 @@ class GemmaDenoiser(nn.Module):
             attention_mask: bool [B,1,T,C+T], true = may attend, for layers that see everything.
             past: one pair per layer, [B,H_kv,C,D] or, where it sees the last W positions,
                 [B,H_kv,W,D].
-            sliding_attention_mask: bool [B,1,T,W+T], for those layers.
             self_conditioning: float32 [B,T,hidden], what the step before expected; zeros at first.
             denoising: bool [B], false for rows that read committed text.
+            sliding_attention_mask: bool [B,1,T,W+T], for layers that see the last W positions.
 
         Returns:
             Normalised hidden states [B,T,hidden] and, per layer, the block's keys and values.

@@ -4,7 +4,7 @@ Everything that needs the whole vocabulary happens here, inside the graph, so th
 leave the engine: candidates, logsumexp, entropy and one draw a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,11 +13,15 @@ from torch.nn import functional
 
 from dlmc.denoiser.attention import KeyValue
 from dlmc.denoiser.config import DenoiserConfig
-from dlmc.denoiser.denoiser import Denoiser
+from dlmc.denoiser.gemma import GemmaDenoiser
+from dlmc.denoiser.network import network
 from dlmc_runtime.manifest import HeadVariant
 
 # Finite, so that 0 * SUPPRESSED is 0 in an entropy; low enough that its probability is exactly 0.
 SUPPRESSED = -1e30
+
+Embed = Callable[[Tensor], Tensor]
+"""From probabilities float32 [...,V] to an embedding [...,hidden]."""
 
 # Width of one bin of the two-level running sum in `draw`.
 _BIN = 256
@@ -44,6 +48,8 @@ class HeadOutputs(NamedTuple):
     """float32 [B,R], the untempered logit of `sampled_id`."""
     logits: Tensor | None = None
     """float32 [B,R,V], nothing suppressed; only in the variant ``logits``."""
+    next_self_conditioning: Tensor | None = None
+    """float32 [B,R,hidden], the embedding to expect at the temperature; of some networks only."""
 
 
 def _first_beyond(weights: Tensor, target: Tensor) -> Tensor:
@@ -145,10 +151,12 @@ class Head(nn.Module):
         uniform: Tensor,
         guidance: Tensor | None = None,
         partner: Tensor | None = None,
+        embed: Embed | None = None,
     ) -> HeadOutputs:
         """Reduce ``logits`` float32 [B,R,V], at ``temperature`` [B], with ``uniform`` [B,R].
 
         With ``guidance`` and ``partner``, see `guide`, it is the guided logits that are reduced.
+        ``embed`` makes the embedding to expect of probabilities at the temperature.
         """
         if guidance is not None and partner is not None:
             logits = guide(logits, guidance, partner)
@@ -175,6 +183,9 @@ class Head(nn.Module):
             sampled_id=sampled,
             sampled_logit=allowed.gather(-1, sampled.unsqueeze(-1)).squeeze(-1),
             logits=logits if self.variant == "logits" else None,
+            next_self_conditioning=None
+            if embed is None
+            else embed(tempered / tempered_total.unsqueeze(-1)),
         )
 
 
@@ -183,7 +194,7 @@ class DenoiserWithHead(nn.Module):
 
     def __init__(self, config: DenoiserConfig, head: Head) -> None:
         super().__init__()
-        self.denoiser = Denoiser(config)
+        self.denoiser = network(config)
         self.head = head
 
     def forward(
@@ -198,6 +209,8 @@ class DenoiserWithHead(nn.Module):
         *,
         sliding_attention_mask: Tensor | None = None,
         adapter: Tensor | None = None,
+        self_conditioning: Tensor | None = None,
+        denoising: Tensor | None = None,
         guidance: Tensor | None = None,
         partner: Tensor | None = None,
     ) -> tuple[HeadOutputs, list[KeyValue]]:
@@ -213,20 +226,26 @@ class DenoiserWithHead(nn.Module):
             uniform: float32 [B,R], in [0,1).
             sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window.
             adapter: float32 [B], 1 where a row uses the adapter, else 0.
+            self_conditioning: float32 [B,T,hidden], see `dlmc.denoiser.gemma`.
+            denoising: bool [B], likewise.
             guidance: float32 [B], see `guide`; in the variant ``guided``.
             partner: int64 [B], likewise.
 
         Returns:
             What the head says about the rows, and the block's keys and values per layer.
         """
-        hidden, present = self.denoiser(
-            input_ids,
-            position_ids,
-            attention_mask,
-            past,
-            sliding_attention_mask=sliding_attention_mask,
-            adapter=adapter,
-        )
+        given = {
+            "sliding_attention_mask": sliding_attention_mask,
+            "adapter": adapter,
+            "self_conditioning": self_conditioning,
+            "denoising": denoising,
+        }
+        extras = {name: value for name, value in given.items() if value is not None}
+        hidden, present = self.denoiser(input_ids, position_ids, attention_mask, past, **extras)
         index = head_rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         logits = self.denoiser.logits(hidden.gather(1, index))
-        return self.head(logits, temperature, uniform, guidance, partner), present
+        return self.head(logits, temperature, uniform, guidance, partner, self._embed()), present
+
+    def _embed(self) -> Embed | None:
+        """Return how an expected embedding is made, where the network takes one."""
+        return self.denoiser.expected if isinstance(self.denoiser, GemmaDenoiser) else None

@@ -33,8 +33,9 @@ def activate(kind: Activation, x: Tensor) -> Tensor:
 
 def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:
     """Return what every expert gets, [...,E], from ``weights`` [...,k] of the ``chosen`` ones."""
-    nothing = torch.zeros((*weights.shape[:-1], count), dtype=weights.dtype, device=weights.device)
-    return nothing.scatter(-1, chosen, weights)
+    experts = torch.arange(count, device=chosen.device)
+    given = torch.where(chosen.unsqueeze(-1) == experts, weights.unsqueeze(-1), 0.0)
+    return given.sum(-2)
 
 
 def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: Activation) -> Tensor:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 
+from dlmc.denoiser.config import DenoiserConfig
 from dlmc.export.graph_io import graph_inputs, graph_outputs
 from dlmc.export.plan import ExportPlan
 from dlmc_runtime.manifest import (
     FileRecord,
     Head,
+    LayerCache,
     Manifest,
     Model,
     Provenance,
@@ -65,4 +67,16 @@ def _model(plan: ExportPlan) -> Model:
         head_dim=denoiser.head_dim,
         max_position_embeddings=plan.spec.max_position_embeddings,
         parameters=plan.parameters,
+        layers=_caches(denoiser) if denoiser.gemma is not None else (),
     )
+
+
+def _caches(denoiser: DenoiserConfig) -> tuple[LayerCache, ...]:
+    """Return what each layer keeps of the context."""
+    found = []
+    for layer in range(denoiser.num_hidden_layers):
+        kind = denoiser.kind(layer)
+        heads, head_dim = denoiser.cache_shape(kind)
+        window = denoiser.sliding_context if denoiser.keeps_last(kind) else None
+        found.append(LayerCache(key_value_heads=heads, head_dim=head_dim, window=window))
+    return tuple(found)

@@ -10,7 +10,9 @@ from dlmc.denoiser.config import DenoiserConfig
 from dlmc_runtime.manifest import DataType, HeadVariant, TensorSpec
 
 BATCH, BLOCK, CACHE, CONTEXT, ROWS = "batch", "block", "cache", "context", "rows"
-"""Symbolic dimensions; ``context`` is always ``cache`` + ``block``."""
+LAST, LAST_CONTEXT = "last", "last_context"
+"""Symbolic dimensions; ``context`` is always ``cache`` + ``block``. ``last`` is what layers keep
+that keep the last positions only, and ``last_context`` is ``last`` + ``block``."""
 
 _Table = tuple[tuple[str, DataType, tuple[int | str, ...]], ...]
 
@@ -20,6 +22,7 @@ _BLOCK_INPUTS: _Table = (
     ("attention_mask", "bool", (BATCH, 1, BLOCK, CONTEXT)),
 )
 _SLIDING_INPUTS: _Table = (("sliding_attention_mask", "bool", (BATCH, 1, BLOCK, CONTEXT)),)
+_LAST_INPUTS: _Table = (("sliding_attention_mask", "bool", (BATCH, 1, BLOCK, LAST_CONTEXT)),)
 _ADAPTER_INPUTS: _Table = (("adapter", "float32", (BATCH,)),)
 _HEAD_INPUTS: _Table = (
     ("head_rows", "int64", (BATCH, ROWS)),
@@ -41,13 +44,20 @@ def _specs(table: _Table) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name=name, dtype=dtype, shape=shape) for name, dtype, shape in table)
 
 
-def _key_values(stem: str, length: str, config: DenoiserConfig) -> tuple[TensorSpec, ...]:
-    shape = (BATCH, config.num_key_value_heads, length, config.head_dim)
-    return tuple(
-        TensorSpec(name=f"{stem}.{layer}.{kind}", dtype="float32", shape=shape)
-        for layer in range(config.num_hidden_layers)
-        for kind in ("key", "value")
-    )
+def _key_values(
+    stem: str, length: str, last: str, config: DenoiserConfig
+) -> tuple[TensorSpec, ...]:
+    """Return the keys and values of all layers; of ``last`` where a layer keeps the last ones."""
+    found = []
+    for layer in range(config.num_hidden_layers):
+        kind = config.kind(layer)
+        heads, head_dim = config.cache_shape(kind)
+        shape = (BATCH, heads, last if config.keeps_last(kind) else length, head_dim)
+        found += [
+            TensorSpec(name=f"{stem}.{layer}.{part}", dtype="float32", shape=shape)
+            for part in ("key", "value")
+        ]
+    return tuple(found)
 
 
 def graph_inputs(config: DenoiserConfig, variant: HeadVariant = "plain") -> tuple[TensorSpec, ...]:
@@ -55,10 +65,17 @@ def graph_inputs(config: DenoiserConfig, variant: HeadVariant = "plain") -> tupl
     block = (
         *_BLOCK_INPUTS,
         *(_SLIDING_INPUTS if config.sliding_window is not None else ()),
+        *(_LAST_INPUTS if config.sliding_context is not None else ()),
         *(_ADAPTER_INPUTS if config.adapter_rank else ()),
     )
     head = (*_HEAD_INPUTS, *(_GUIDED_INPUTS if variant == "guided" else ()))
-    return (*_specs(block), *_key_values("past_key_values", CACHE, config), *_specs(head))
+    if config.gemma is not None:
+        carried: _Table = (
+            ("self_conditioning", "float32", (BATCH, BLOCK, config.hidden_size)),
+            ("denoising", "bool", (BATCH,)),
+        )
+        block = (*block, *carried)
+    return (*_specs(block), *_key_values("past_key_values", CACHE, LAST, config), *_specs(head))
 
 
 def arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,4 +107,7 @@ def graph_outputs(
     if variant == "logits":
         shape = (BATCH, ROWS, config.vocab_size)
         outputs.append(TensorSpec(name="logits", dtype="float32", shape=shape))
-    return (*outputs, *_key_values("present", BLOCK, config))
+    if config.gemma is not None:
+        shape = (BATCH, ROWS, config.hidden_size)
+        outputs.append(TensorSpec(name="next_self_conditioning", dtype="float32", shape=shape))
+    return (*outputs, *_key_values("present", BLOCK, BLOCK, config))

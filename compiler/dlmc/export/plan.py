@@ -26,6 +26,7 @@ from dlmc.export.text import Text, read_text
 from dlmc.export.weights import FOLDER, files_of, imagine_weights
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc.recipes import Recipe, load
+from dlmc.targets.profiles import check_routing
 from dlmc_runtime import legal
 from dlmc_runtime.errors import CheckpointError, UsageError
 from dlmc_runtime.manifest import Head, Profile, SamplerSpec, TargetSpec, Tolerance
@@ -277,6 +278,7 @@ def _targets(recipe: Recipe | None, spec: FamilySpec) -> tuple[TargetSpec, ...]:
 
 def _check_lengths(recipe: Recipe | None, profiles: Sequence[Profile], spec: FamilySpec) -> None:
     longest, name = spec.max_position_embeddings, recipe.name if recipe else ""
+    check_routing(profiles, spec.routing_block)
     for profile in profiles:
         if max(profile.block, profile.cache) > longest:
             raise UsageError(

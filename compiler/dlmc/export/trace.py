@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 import torch
@@ -17,6 +17,8 @@ from dlmc.export.graph_io import (
     BLOCK,
     CACHE,
     CONTEXT,
+    LAST,
+    LAST_CONTEXT,
     ROWS,
     arguments,
     graph_inputs,
@@ -35,7 +37,7 @@ OPSET = 23
 
 # Sizes the example inputs have while tracing. All differ and none is 0 or 1, so that the tracer
 # neither takes two dimensions for the same one nor one of them for a constant.
-_EXAMPLE = {BATCH: 2, BLOCK: 7, CACHE: 5, CONTEXT: 12, ROWS: 3}
+_BATCH, _BLOCK, _CACHE, _LAST, _ROWS = 2, 7, 5, 4, 3
 
 _DTYPES = {"int64": torch.int64, "bool": torch.bool, "float32": torch.float32}
 
@@ -61,7 +63,7 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
             traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
         ).eval()
     with _quiet():
-        model = _export(module, graph_inputs(traced, head.variant))
+        model = _export(module, graph_inputs(traced, head.variant), _example_sizes(traced))
         FillConstants(constants(module))(model)
         optimizer.optimize_ir(model)
         ir.passes.Sequential(
@@ -91,9 +93,20 @@ def constants(module: torch.nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _export(module: DenoiserWithHead, specs: tuple[TensorSpec, ...]) -> ir.Model:
+def _example_sizes(config: DenoiserConfig) -> dict[str, int]:
+    """Return the size that every symbolic dimension has while tracing."""
+    together = config.moe.routing_block if config.moe is not None else 0
+    block = _BLOCK * max(together, 1)
+    whole = {CACHE: _CACHE, CONTEXT: _CACHE + block}
+    last = {LAST: _LAST, LAST_CONTEXT: _LAST + block}
+    return {BATCH: _BATCH, BLOCK: block, **whole, **last, ROWS: _ROWS}
+
+
+def _export(
+    module: DenoiserWithHead, specs: tuple[TensorSpec, ...], sizes: Mapping[str, int]
+) -> ir.Model:
     """Run the exporter over meta tensors of the example sizes."""
-    tensors = {spec.name: _example(spec) for spec in specs}
+    tensors = {spec.name: _example(spec, sizes) for spec in specs}
     dims = {s.name: {i: d for i, d in enumerate(s.shape) if isinstance(d, str)} for s in specs}
     program = torch.onnx.export(
         module,
@@ -110,9 +123,9 @@ def _export(module: DenoiserWithHead, specs: tuple[TensorSpec, ...]) -> ir.Model
     return program.model
 
 
-def _example(spec: TensorSpec) -> Tensor:
+def _example(spec: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
     """Return a meta tensor of the type and example size of a graph input."""
-    shape = [_EXAMPLE[size] if isinstance(size, str) else size for size in spec.shape]
+    shape = [sizes[size] if isinstance(size, str) else size for size in spec.shape]
     return torch.zeros(shape, dtype=_DTYPES[spec.dtype], device="meta")
 
 

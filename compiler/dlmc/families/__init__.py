@@ -12,9 +12,11 @@ from dlmc.families.fast_dllm_v2 import FAST_DLLM_V2
 from dlmc.families.illada import ILLADA
 from dlmc.families.llada import LLADA
 from dlmc.families.llada2 import LLADA2
+from dlmc.families.llada_moe import LLADA_MOE
 from dlmc.families.modernbert import MODERNBERT
 from dlmc.families.nemotron_labs_diffusion import NEMOTRON_LABS_DIFFUSION
-from dlmc.families.sdar import SDAR
+from dlmc.families.rnd1 import RND1
+from dlmc.families.sdar import SDAR, SDAR_MOE
 from dlmc.families.spec import Family, FamilySpec, Overrides
 from dlmc.families.stable_diffcoder import STABLE_DIFFCODER
 from dlmc_runtime.errors import CheckpointError, UsageError
@@ -36,6 +38,9 @@ FAMILIES: tuple[Family, ...] = (
     MODERNBERT,
     DIFFUSION_GEMMA,
     LLADA2,
+    LLADA_MOE,
+    SDAR_MOE,
+    RND1,
 )
 
 

@@ -138,7 +138,7 @@ def _denoiser(keys: Keys, text: Keys) -> DenoiserConfig:
         qk_norm=True,
         tie_word_embeddings=keys.flag("tie_word_embeddings", default=True),
         kinds=kinds,
-        sliding_context=window - 1,
+        sliding_context=window - 1 if "sliding" in kinds else None,
         gemma=Gemma(
             num_experts=experts,
             top_k=text.integer("top_k_experts", most=experts),
@@ -207,6 +207,7 @@ def _read(
         overrides,
         _denoiser(keys, text),
         regime="context",
+        aligned_to="answer",
         block_length=keys.integer("canvas_length", default=_CANVAS, most=positions),
         sampler=_sampler(generation),
         candidates=_CANDIDATES,

@@ -142,7 +142,7 @@ def _read(
         default_mask=_RELEASED_MASK if released else None,
         extra_stop=_RELEASED_END if released else None,
     )
-    _check_block(spec)
+    _check_blocks(spec)
     return replace(spec, delete_id=edits[0], split_id=edits[1]) if edits else spec
 
 
@@ -159,9 +159,15 @@ def _edits(keys: Keys, vocab_size: int) -> tuple[int, int] | None:
     return delete, split
 
 
-def _check_block(spec: FamilySpec) -> None:
-    """Refuse blocks that are no whole number of routing blocks."""
+def _check_blocks(spec: FamilySpec) -> None:
+    """Refuse forwards that would feed a part of a routing block."""
     together = spec.routing_block
+    if together and spec.regime != "block":
+        raise UsageError(
+            f"--attention {spec.regime} does not fit {spec.family} with 'expert_capacity', where"
+            f" the tokens of a block of {together} choose their experts together",
+            "leave it out",
+        )
     if together and spec.block_length % together:
         raise UsageError(
             f"--block-length {spec.block_length} does not fit {spec.family} with"

@@ -1,6 +1,7 @@
 """SDAR (arXiv 2510.06303) and TraDo (arXiv 2509.06949): a Qwen3 network, block-causal.
 
-A block of ``block_size`` positions sees the committed blocks and itself, logits not shifted.
+``sdar`` are the dense ones, ``sdar_moe`` those with experts (Qwen3-30B-A3B). A block of
+``block_size`` positions sees the committed blocks and itself, logits not shifted.
 Reference code: JetAstra/SDAR, ``generate.py`` and ``modeling_sdar.py``.
 """
 
@@ -18,6 +19,13 @@ from dlmc.families.decoder import (
     read_decoder,
     tensor_names,
 )
+from dlmc.families.experts import (
+    SPARSE_REQUIRED,
+    SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
+    STACKED,
+    qwen3_moe,
+    sparse_tensor_names,
+)
 from dlmc.families.keys import Keys
 from dlmc.families.spec import Family, FamilySpec, Overrides
 from dlmc_runtime.manifest import SamplerSpec
@@ -26,16 +34,20 @@ _HEAD_DIM = 128  # what the reference assumes where the key is absent
 
 
 def _read(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any], overrides: Overrides
+    family: Family,
+    config: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
+    overrides: Overrides,
 ) -> FamilySpec:
     keys = Keys(config)
     keys.require({**SUPPORTED, **NO_BIAS, **PLAIN_ROPE})
+    denoiser = read_decoder(keys, qk_norm=True, head_dim=_HEAD_DIM)
     return decoder_spec(
-        SDAR,
+        family,
         keys,
         generation_config,
         overrides,
-        read_decoder(keys, qk_norm=True, head_dim=_HEAD_DIM),
+        qwen3_moe(keys, denoiser) if family.stacked else denoiser,
         regime="block",
         block_length=keys.integer("block_size", default=4, most=positions_of(keys)),
         # The released generation_config.json samples (0.6, top-k 20, top-p 0.95); without being
@@ -46,12 +58,35 @@ def _read(
     )
 
 
+def _read_dense(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any], overrides: Overrides
+) -> FamilySpec:
+    return _read(SDAR, config, generation_config, overrides)
+
+
+def _read_moe(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any], overrides: Overrides
+) -> FamilySpec:
+    return _read(SDAR_MOE, config, generation_config, overrides)
+
+
 SDAR = Family(
     name="sdar",
     architectures=("SDARForCausalLM",),
     required=REQUIRED,
     absent=("num_experts",),
-    read=_read,
+    read=_read_dense,
     weights=tensor_names(),
     size_keys=SIZE_KEYS_WITH_HEAD_DIM,
+)
+
+SDAR_MOE = Family(
+    name="sdar_moe",
+    architectures=("SDARMoeForCausalLM",),
+    required=(*SPARSE_REQUIRED, "moe_intermediate_size"),
+    absent=(),
+    read=_read_moe,
+    weights=sparse_tensor_names(),
+    stacked=STACKED,
+    size_keys=SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
 )

@@ -160,6 +160,7 @@ class FamilySpec:
             last_block=self.last_block,
             seeded=self.seeded,
             sliding_window=self.sliding_window,
+            sliding_context=self.denoiser.sliding_context,
             routing_block=self.routing_block,
         )
 

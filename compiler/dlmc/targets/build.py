@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,17 +18,20 @@ from dlmc.targets.profiles import ProfileRequest, choose
 from dlmc.targets.sizes import BYTES
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import ENGINE, PARTIAL, Bundle, engine_folder
+from dlmc_runtime.cache import cache_shapes
 from dlmc_runtime.engines import ENGINES, make
-from dlmc_runtime.engines.base import tensor_shape
+from dlmc_runtime.engines.base import head_outputs, tensor_shape
 from dlmc_runtime.engines.memory import item_size
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import (
     EngineRecord,
+    Manifest,
     Precision,
     Profile,
     Quantization,
     Requirements,
     TargetSpec,
+    TensorSpec,
 )
 from dlmc_runtime.version import __version__
 
@@ -100,24 +103,29 @@ class Built:
 
 def memory(bundle: Bundle, profile: Profile, cache_dtype: Precision = "float32") -> dict[str, int]:
     """Return the bytes a profile needs besides the weights: caches, inputs and head outputs."""
-    model, b, t, c, r = bundle.manifest.model, *_sizes(profile)
-    layers = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
-    candidates = bundle.manifest.head.candidates
+    manifest = bundle.manifest
+    model, b, t, r = manifest.model, profile.batch, profile.block, profile.rows
+    kept = sum(math.prod(shape) for shape in cache_shapes(model, b, profile.cache).values())
+    fed = 2 * b * t * sum(layer.key_value_heads * layer.head_dim for layer in model.caches)
+    answered = head_outputs(manifest)
     return {
-        "cache": layers * b * c * BYTES[cache_dtype],
-        "present": layers * b * t * BYTES[cache_dtype],
-        "inputs": sum(
-            math.prod(tensor_shape(spec, profile)) * item_size(spec.dtype)
-            for spec in bundle.manifest.inputs
-            if not spec.name.startswith("past_key_values.")
+        "cache": kept * BYTES[cache_dtype],
+        "present": fed * BYTES[cache_dtype],
+        "inputs": _bytes(
+            (x for x in manifest.inputs if not x.name.startswith("past_key_values.")),
+            profile,
+            manifest,
         ),
-        "outputs": b * r * (12 * candidates + 28),
+        "outputs": _bytes((x for x in manifest.outputs if x.name in answered), profile, manifest),
         "logits": b * r * model.vocab_size * BYTES["float32"],
     }
 
 
-def _sizes(profile: Profile) -> tuple[int, int, int, int]:
-    return profile.batch, profile.block, profile.cache, profile.rows
+def _bytes(specs: Iterable[TensorSpec], profile: Profile, manifest: Manifest) -> int:
+    return sum(
+        math.prod(tensor_shape(spec, profile, manifest.attention)) * item_size(spec.dtype)
+        for spec in specs
+    )
 
 
 def plan_build(

@@ -1,5 +1,6 @@
 """Which fixed shapes to build: from the manifest, or from a request that overrides it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlmc_runtime.errors import UsageError
@@ -51,7 +52,9 @@ def choose(manifest: Manifest, request: ProfileRequest) -> tuple[Profile, ...]:
     Raises:
         UsageError: the request contradicts the family or itself.
     """
+    together = manifest.attention.routing_block
     if request == ProfileRequest():
+        check_routing(manifest.profiles, together)
         return manifest.profiles
     longest = manifest.model.max_position_embeddings
     for name in ("block", "cache", "prefill"):
@@ -62,7 +65,27 @@ def choose(manifest: Manifest, request: ProfileRequest) -> tuple[Profile, ...]:
     choose_for = _whole_sequence if regime == "full" else _cached
     batches = request.batch or tuple(profile.batch for profile in manifest.profiles)
     found = {p for batch in sorted(set(batches)) for p in choose_for(manifest, request, batch)}
+    check_routing(found, together)
     return tuple(sorted(found, key=lambda p: (p.batch, p.block, p.cache, p.rows)))
+
+
+def check_routing(profiles: Iterable[Profile], together: int | None) -> None:
+    """Refuse profiles that feed a part of a block whose tokens choose their experts together.
+
+    Args:
+        profiles: to be built.
+        together: how many tokens do; None where each chooses alone.
+
+    Raises:
+        UsageError: a profile's block is no multiple of them.
+    """
+    for profile in profiles:
+        if together and profile.block % together:
+            raise UsageError(
+                f"a profile has {profile.block} positions, but {together} consecutive tokens"
+                " choose their experts together",
+                f"give a multiple of {together}",
+            )
 
 
 def _whole_sequence(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:

@@ -1,5 +1,7 @@
 """What a network takes in memory, from its shape alone."""
 
+import math
+
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc_runtime.manifest import Precision, Profile, Quantization
 
@@ -17,16 +19,29 @@ def weight_bytes(
 
     The layers' linear maps are quantized; embeddings and the head are not.
     """
-    query = config.num_attention_heads * config.head_dim
-    key_value = 2 * config.num_key_value_heads * config.head_dim
-    layer = config.hidden_size * (2 * query + key_value + 3 * config.intermediate_size)
+    layers = sum(_linear(config, config.kind(i)) for i in range(config.num_hidden_layers))
     vocabulary = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     bits = _BITS.get(quantization, 8 * BYTES[precision])
-    return round(config.num_hidden_layers * layer * bits / 8) + vocabulary * BYTES[precision]
+    return round(layers * bits / 8) + vocabulary * BYTES[precision]
+
+
+def _linear(config: DenoiserConfig, kind: str) -> int:
+    """Return how many numbers the linear maps of a layer of that kind hold."""
+    heads, head_dim = config.cache_shape(kind)
+    query, key_value = config.num_attention_heads * head_dim, 2 * heads * head_dim
+    width = config.intermediate_size
+    if config.gemma is not None:
+        width += config.gemma.num_experts * config.gemma.expert_intermediate_size
+    return config.hidden_size * (2 * query + key_value + 3 * width)
 
 
 def cache_bytes(config: DenoiserConfig, profile: Profile, precision: Precision) -> int:
     """Return the bytes of a profile's cache and of the keys and values it hands out."""
-    positions = profile.batch * (profile.cache + profile.block)
-    width = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    return positions * width * BYTES[precision]
+    numbers = 0
+    for layer in range(config.num_hidden_layers):
+        kind = config.kind(layer)
+        kept = profile.cache
+        if config.sliding_context is not None and config.keeps_last(kind):
+            kept = min(kept, config.sliding_context)
+        numbers += 2 * math.prod(config.cache_shape(kind)) * (kept + profile.block)
+    return profile.batch * numbers * BYTES[precision]

@@ -243,7 +243,7 @@ def _config(trt: Any, builder: Any, plan: BuildPlan) -> Any:
     for profile in plan.profiles:
         shapes = builder.create_optimization_profile()
         for spec in plan.bundle.manifest.inputs:
-            shape = tensor_shape(spec, profile)
+            shape = tensor_shape(spec, profile, plan.bundle.manifest.attention)
             shapes.set_shape(spec.name, shape, shape, shape)
         config.add_optimization_profile(shapes)
     return config

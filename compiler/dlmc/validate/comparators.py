@@ -10,7 +10,7 @@ from polygraphy.comparator import BaseCompareFunc, IterationResult
 from dlmc.validate.recording import Arrays, State
 from dlmc.validate.report import Place
 from dlmc.validate.tolerances import COMMITTED, IDS, Limits
-from dlmc_runtime.engines.base import OUTPUTS, Outputs
+from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.samplers.base import Prediction
 
 NUMBERS = (
@@ -28,7 +28,7 @@ class Answer(IterationResult):  # type: ignore[misc]  # Polygraphy ships no anno
     """The outputs of one forward, and the forward they belong to."""
 
     def __init__(self, state: State, outputs: Outputs, kept: Arrays, runner: str) -> None:
-        named = {name: getattr(outputs, name) for name in OUTPUTS}
+        named = outputs.arrays()
         present = {name.replace("past_key_values", "present"): v for name, v in kept.items()}
         super().__init__({**named, **present}, runtime=0.0, runner_name=runner)
         self.state, self.head = state, outputs

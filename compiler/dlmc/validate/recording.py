@@ -1,6 +1,6 @@
 """Recording the states a real generation goes through, to replay them on another engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,6 +67,7 @@ class State:
         inputs: the graph's inputs, but for the cache.
         past: the committed positions of the cache before the forward; ``size`` is only theirs.
         size: positions the cache can hold.
+        capacities: how many of them each layer keeps, by cache name.
         stores: what the forward writes to the cache.
         outputs: what the head said.
         kept: what row 0 stored, [H_kv,n,D] by cache name.
@@ -81,6 +82,7 @@ class State:
     inputs: Inputs
     past: Contents
     size: int
+    capacities: Mapping[str, int]
     stores: tuple[Store, ...]
     outputs: Outputs
     kept: Arrays
@@ -91,12 +93,12 @@ class State:
 
     def feeds(self) -> Arrays:
         """Return all inputs of the bundle's graph by name."""
-        return {**self.inputs.arrays(), **widened(self.past, self.size).past}
+        return {**self.inputs.arrays(), **widened(self.past, self.capacities).past}
 
     def replay(self, engine: Engine) -> tuple[Outputs, Arrays]:
         """Run the same forward on another engine; return its outputs and what it stored."""
         cache = engine.cache(len(self.past.filled), self.size)
-        cache.restore(widened(self.past, self.size))
+        cache.restore(widened(self.past, self.capacities))
         inputs = engine.inputs(self.inputs.profile)
         for name, array in inputs.arrays().items():
             array[...] = self.inputs.arrays()[name]
@@ -207,6 +209,7 @@ def _step(
         inputs,
         past,
         batch.context,
+        {name: array.shape[2] for name, array in batch.cache.contents().past.items()},
         stores,
         outputs,
         kept,
@@ -224,7 +227,9 @@ def stored(cache: Contents, stores: Sequence[Store]) -> Arrays:
         if store.row == 0:
             end = int(cache.filled[0])  # wherever a store begins, its row ends with it
             for name, past in cache.past.items():
-                found[name] = past[0, :, end - store.count : end].copy()
+                kept = min(store.count, past.shape[2])
+                slots = np.arange(end - kept, end) % max(past.shape[2], 1)
+                found[name] = past[0][:, slots]
     return found
 
 
@@ -234,9 +239,10 @@ def trimmed(cache: Contents) -> Contents:
     return Contents({k: v[:, :, :used].copy() for k, v in cache.past.items()}, cache.filled.copy())
 
 
-def widened(cache: Contents, size: int) -> Contents:
-    """Undo `trimmed`: return a cache of ``size`` positions, zero where nothing is committed."""
-    return Contents({name: _widen(past, size) for name, past in cache.past.items()}, cache.filled)
+def widened(cache: Contents, capacities: Mapping[str, int]) -> Contents:
+    """Undo `trimmed`: return a whole cache, zero where nothing is committed."""
+    past = {name: _widen(array, capacities[name]) for name, array in cache.past.items()}
+    return Contents(past, cache.filled)
 
 
 def _widen(past: NDArray[np.float32], size: int) -> NDArray[np.float32]:

@@ -16,13 +16,14 @@ from dlmc_runtime.engines.base import (
     ADAPTER,
     GUIDANCE,
     PARTNER,
+    SELF_CONDITIONING,
     SLIDING_MASK,
     Inputs,
     Outputs,
     Store,
+    head_outputs,
     tensor_shape,
 )
-from dlmc_runtime.engines.base import OUTPUTS as HEAD
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.manifest import (
     Manifest,
@@ -210,7 +211,7 @@ class _Reader:
         given = {spec.name: self._array(feeds, spec, profile) for spec in manifest.inputs}
         if not self._plausible(said) or not _fits(given, said, manifest):
             _refuse(self._folder, f"holds what no runtime feeds, in forward {said.forward}")
-        inputs = Inputs(profile, given)
+        inputs = Inputs(profile, {name: array.shape for name, array in given.items()})
         for name, buffer in inputs.arrays().items():
             buffer[...] = given[name]
         used = max(said.filled)
@@ -221,15 +222,19 @@ class _Reader:
         for count in (store.count for store in stores if store.row == 0):
             for name in cache_names(manifest.model):
                 spec = specs[name.replace("past_key_values", "present")]
-                kept[name] = self._array(answers, spec, profile)[0, :, :count]
+                first = max(count - given[name].shape[2], 0)  # a layer may keep the last ones only
+                kept[name] = self._array(answers, spec, profile)[0, :, first:count]
         return State(
             prompt=said.prompt,
             forward=said.forward,
             inputs=inputs,
             past=Contents(past, np.array(said.filled, np.int64)),
             size=profile.cache,
+            capacities={name: given[name].shape[2] for name in past},
             stores=stores,
-            outputs=Outputs(*(self._array(answers, specs[name], profile) for name in HEAD)),
+            outputs=Outputs(
+                *(self._array(answers, specs[k], profile) for k in head_outputs(manifest))
+            ),
             kept=kept,
             task=Task(**said.task.model_dump()),
             canvas=np.array(said.canvas, np.int64),
@@ -238,7 +243,8 @@ class _Reader:
         )
 
     def _array(self, arrays: Arrays, spec: TensorSpec, profile: Profile) -> Any:
-        found, shape = arrays.get(spec.name), tensor_shape(spec, profile)
+        found = arrays.get(spec.name)
+        shape = tensor_shape(spec, profile, self._manifest.attention)
         if found is None or found.shape != shape or found.dtype.name != spec.dtype:
             _refuse(self._folder, f"holds no {spec.name} of the shape and type that the graph has")
         return found
@@ -287,12 +293,14 @@ def _fits(given: Arrays, said: _State, manifest: Manifest) -> bool:
     drawn = ((uniform >= 0) & (uniform < 1)).all() and np.isfinite(temperature).all()
     masks = [given[name] for name in ("attention_mask", SLIDING_MASK) if name in given]
     nothing = np.zeros(1, np.float32)
+    carried = given.get(SELF_CONDITIONING, nothing)
     return bool(
         inside
         and drawn
         and (temperature >= 0).all()
         and all(mask.any(-1).all() for mask in masks)
         and np.isfinite(given.get(GUIDANCE, nothing)).all()
+        and np.isfinite(carried).all()
         and np.isin(given.get(ADAPTER, nothing), (0, 1)).all()
     )
 

@@ -105,9 +105,10 @@ def _shapes(bundle: Bundle, inputs: Sequence[Any], profile: Profile) -> Shapes:
     """Return the shape of every input; what is given instead of a layer is [B,T,hidden]."""
     specs = {spec.name: spec for spec in bundle.manifest.inputs}
     found: Shapes = {}
+    attention = bundle.manifest.attention
     for tensor in inputs:
         if tensor.name in specs:
-            found[tensor.name] = tensor_shape(specs[tensor.name], profile)
+            found[tensor.name] = tensor_shape(specs[tensor.name], profile, attention)
         else:
             sizes = tuple(tensor.shape)
             found[tensor.name] = (profile.batch, profile.block, *sizes[2:]) if sizes else ()

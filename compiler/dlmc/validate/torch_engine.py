@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dlmc.denoiser.head import DenoiserWithHead
 from dlmc.export.graph_io import arguments
 from dlmc_runtime.cache import Cache, HostCache
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store
+from dlmc_runtime.engines.base import Inputs, Outputs, Store, head_outputs, input_shapes
 from dlmc_runtime.manifest import Manifest, Profile
 
 
@@ -29,7 +29,7 @@ class TorchEngine:
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
-        return Inputs(profile, {spec.name for spec in self.manifest.inputs})
+        return Inputs(profile, input_shapes(self.manifest, profile))
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then write what ``stores`` names to the cache."""
@@ -39,7 +39,7 @@ class TorchEngine:
         present = [v for k, v in answers.items() if "present" in k]
         for store in stores:
             cache.write(store.row, store.count, present, store.at)
-        return Outputs(*(answers[name] for name in OUTPUTS))
+        return Outputs(*(answers[name] for name in head_outputs(self.manifest)))
 
     @torch.inference_mode()
     def run(self, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -1,14 +1,22 @@
 """What the denoising loop asks of an engine."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.cache import Cache
-from dlmc_runtime.manifest import DataType, Manifest, Precision, Profile, TensorSpec
+from dlmc_runtime.manifest import (
+    Attention,
+    DataType,
+    Manifest,
+    Precision,
+    Profile,
+    TensorSpec,
+)
 
 OUTPUTS = (
     "top_ids",
@@ -20,6 +28,10 @@ OUTPUTS = (
     "sampled_id",
     "sampled_logit",
 )
+"""What every head answers."""
+
+NEXT_SELF_CONDITIONING = "next_self_conditioning"
+"""What only heads of models with self-conditioning answer."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,8 @@ class Outputs:
     """The head's answer for R rows of B; candidates are sorted best first.
 
     ``top_ids`` int64 and ``top_logits`` float32 are [B,R,K]; the others are [B,R]: float32, and
-    int64 for ``sampled_id``.
+    int64 for ``sampled_id``. ``next_self_conditioning``, float32 [B,R,hidden], is None where the
+    graph has none.
     """
 
     top_ids: NDArray[np.int64]
@@ -38,10 +51,16 @@ class Outputs:
     tempered_entropy: NDArray[np.float32]
     sampled_id: NDArray[np.int64]
     sampled_logit: NDArray[np.float32]
+    next_self_conditioning: NDArray[np.float32] | None = None
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what there is, by graph output."""
+        named = {name: getattr(self, name) for name in (*OUTPUTS, NEXT_SELF_CONDITIONING)}
+        return {name: array for name, array in named.items() if array is not None}
 
     def row(self, index: int, start: int, end: int) -> "Outputs":
         """Return what was said about head rows ``start`` to ``end`` of one row: [n] and [n,K]."""
-        return Outputs(*(getattr(self, name)[index, start:end] for name in OUTPUTS))
+        return Outputs(**{k: array[index, start:end] for k, array in self.arrays().items()})
 
     def led_by(self, first: "Outputs") -> "Outputs":
         """Return a copy of one row's outputs in which those of ``first`` stand at the front."""
@@ -54,7 +73,7 @@ class Outputs:
 
     def copy(self) -> "Outputs":
         """Return a copy, which stays as it is when the engine runs again."""
-        return Outputs(*(getattr(self, name).copy() for name in OUTPUTS))
+        return Outputs(**{name: array.copy() for name, array in self.arrays().items()})
 
 
 Allocate = Callable[[str, tuple[int, ...], type[np.generic]], NDArray[Any]]
@@ -66,11 +85,13 @@ def _on_the_heap(name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> 
     return np.zeros(shape, dtype)
 
 
-SLIDING_MASK, ADAPTER, GUIDANCE, PARTNER = (
+SLIDING_MASK, ADAPTER, GUIDANCE, PARTNER, SELF_CONDITIONING, DENOISING = (
     "sliding_attention_mask",
     "adapter",
     "guidance",
     "partner",
+    "self_conditioning",
+    "denoising",
 )
 """Graph inputs that only some bundles have."""
 
@@ -80,22 +101,34 @@ class Inputs:
 
     Args:
         profile: gives them their shapes.
-        names: the graph's inputs; those that not every bundle has are allocated if they are named.
+        shapes: those of the graph's inputs, by name: ones that not every bundle has are allocated
+            if they are among them. See `input_shapes`.
         allocate: where an engine wants them in memory of its own.
 
     Attributes:
-        sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window; None without such.
+        sliding_attention_mask: bool [B,1,T,C+T], for layers that see a window, or [B,1,T,S+T] where
+            they keep only the last S positions; None without such.
         adapter: float32 [B], how much of the low-rank adapter a row gets, 0 or 1; None without one.
         guidance: float32 [B], the scale w of classifier-free guidance; None in a head without it.
         partner: int64 [B], the row whose logits u are the unguided ones of a row: its own become
             u + (1 + w) (logits - u). A row that is its own partner stays as it is.
+        self_conditioning: float32 [B,T,hidden], what the step before expected at each position,
+            zeros where there was none; None in models without it.
+        denoising: bool [B], which rows denoise, and do not read committed text; likewise.
     """
 
     def __init__(
-        self, profile: Profile, names: Collection[str] = (), allocate: Allocate = _on_the_heap
+        self,
+        profile: Profile,
+        shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        allocate: Allocate = _on_the_heap,
     ) -> None:
         batch, block, rows = profile.batch, profile.block, profile.rows
         context = profile.cache + block
+
+        def extra(name: str, dtype: type[np.generic]) -> NDArray[Any] | None:
+            return allocate(name, shapes[name], dtype) if name in shapes else None
+
         self.profile = profile
         self.input_ids: NDArray[np.int64] = allocate("input_ids", (batch, block), np.int64)
         self.position_ids: NDArray[np.int64] = allocate("position_ids", (batch, block), np.int64)
@@ -105,25 +138,18 @@ class Inputs:
         self.head_rows: NDArray[np.int64] = allocate("head_rows", (batch, rows), np.int64)
         self.temperature: NDArray[np.float32] = allocate("temperature", (batch,), np.float32)
         self.uniform: NDArray[np.float32] = allocate("uniform", (batch, rows), np.float32)
-        self.sliding_attention_mask: NDArray[np.bool_] | None = None
-        self.adapter: NDArray[np.float32] | None = None
-        self.guidance: NDArray[np.float32] | None = None
-        self.partner: NDArray[np.int64] | None = None
-        if SLIDING_MASK in names:
-            self.sliding_attention_mask = allocate(
-                SLIDING_MASK, (batch, 1, block, context), np.bool_
-            )
-        if ADAPTER in names:
-            self.adapter = allocate(ADAPTER, (batch,), np.float32)
-        if GUIDANCE in names:
-            self.guidance = allocate(GUIDANCE, (batch,), np.float32)
-        if PARTNER in names:
-            self.partner = allocate(PARTNER, (batch,), np.int64)
+        self.sliding_attention_mask: NDArray[np.bool_] | None = extra(SLIDING_MASK, np.bool_)
+        self.adapter: NDArray[np.float32] | None = extra(ADAPTER, np.float32)
+        self.guidance: NDArray[np.float32] | None = extra(GUIDANCE, np.float32)
+        self.partner: NDArray[np.int64] | None = extra(PARTNER, np.int64)
+        if self.partner is not None:
             self.partner[:] = np.arange(batch)
+        self.self_conditioning: NDArray[np.float32] | None = extra(SELF_CONDITIONING, np.float32)
+        self.denoising: NDArray[np.bool_] | None = extra(DENOISING, np.bool_)
         # Padding until a row is fed: every position sees itself, so that no softmax is empty.
         diagonal = np.arange(block)
         for mask in self.masks():
-            mask[:, 0, diagonal, profile.cache + diagonal] = True
+            mask[:, 0, diagonal, mask.shape[-1] - block + diagonal] = True
         # What each row was last filled for, None for padding: filling it again is skipped.
         self.filled_for: list[object] = [None] * batch
 
@@ -140,6 +166,8 @@ class Inputs:
             "attention_mask": self.attention_mask,
             SLIDING_MASK: self.sliding_attention_mask,
             ADAPTER: self.adapter,
+            SELF_CONDITIONING: self.self_conditioning,
+            DENOISING: self.denoising,
             "head_rows": self.head_rows,
             "temperature": self.temperature,
             "uniform": self.uniform,
@@ -171,8 +199,13 @@ def plan_dtype(spec: TensorSpec, cache_dtype: Precision) -> DataType:
     return cache_dtype if cached else spec.dtype
 
 
-def tensor_shape(spec: TensorSpec, profile: Profile) -> tuple[int, ...]:
-    """Return the shape that a graph input or output has in a profile."""
+def tensor_shape(
+    spec: TensorSpec, profile: Profile, attention: Attention | None = None
+) -> tuple[int, ...]:
+    """Return the shape that a graph input or output has in a profile.
+
+    ``attention`` tells how much layers keep that keep the last positions only.
+    """
     sizes = {
         "batch": profile.batch,
         "block": profile.block,
@@ -180,7 +213,21 @@ def tensor_shape(spec: TensorSpec, profile: Profile) -> tuple[int, ...]:
         "context": profile.cache + profile.block,
         "rows": profile.rows,
     }
+    if attention is not None and attention.sliding_context is not None:
+        last = min(profile.cache, attention.sliding_context)
+        sizes |= {"last": last, "last_context": last + profile.block}
     return tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
+
+
+def input_shapes(manifest: Manifest, profile: Profile) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a graph's inputs in a profile, by name."""
+    return {spec.name: tensor_shape(spec, profile, manifest.attention) for spec in manifest.inputs}
+
+
+def head_outputs(manifest: Manifest) -> tuple[str, ...]:
+    """Return the graph outputs that `Outputs` holds, in its order."""
+    found = {spec.name for spec in manifest.outputs}
+    return (*OUTPUTS, *(name for name in (NEXT_SELF_CONDITIONING,) if name in found))
 
 
 class Engine(Protocol):

@@ -10,17 +10,27 @@ from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Cache
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store, plan_dtype, tensor_shape
+from dlmc_runtime.engines.base import (
+    Inputs,
+    Outputs,
+    Store,
+    head_outputs,
+    input_shapes,
+    plan_dtype,
+    tensor_shape,
+)
 from dlmc_runtime.engines.device_cache import CacheMemory, CachePool, DeviceCache
 from dlmc_runtime.engines.memory import Device, Layout
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Profile, TensorSpec
+from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, TensorSpec
 
 
 class StagedInputs(Inputs):
     """Input buffers that lie in one piece of memory which the device copies from."""
 
-    def __init__(self, profile: Profile, layout: Layout, memory: NDArray[np.uint8]) -> None:
+    def __init__(
+        self, profile: Profile, manifest: Manifest, layout: Layout, memory: NDArray[np.uint8]
+    ) -> None:
         self.memory = memory
 
         def allocate(name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
@@ -33,7 +43,7 @@ class StagedInputs(Inputs):
                 )
             return array
 
-        super().__init__(profile, layout.places, allocate)
+        super().__init__(profile, input_shapes(manifest, profile), allocate)
 
 
 @dataclass(frozen=True)
@@ -53,18 +63,19 @@ class Buffers:
     @classmethod
     def of(cls, profile: Profile, record: EngineRecord, bundle: Bundle) -> "Buffers":
         """Lay the regions out for a profile."""
+        manifest, dtype = bundle.manifest, record.cache_dtype
+        attention, answered = manifest.attention, head_outputs(manifest)
 
         def layout(specs: Sequence[TensorSpec]) -> Layout:
             return Layout.of(
-                (one.name, tensor_shape(one, profile), plan_dtype(one, record.cache_dtype))
+                (one.name, tensor_shape(one, profile, attention), plan_dtype(one, dtype))
                 for one in specs
             )
 
-        manifest = bundle.manifest
         return cls(
             layout([x for x in manifest.inputs if not x.name.startswith("past_key_values.")]),
-            layout([x for x in manifest.outputs if x.name in OUTPUTS]),
-            layout([x for x in manifest.outputs if x.name not in OUTPUTS]),
+            layout([x for x in manifest.outputs if x.name in answered]),
+            layout([x for x in manifest.outputs if x.name not in answered]),
         )
 
 
@@ -115,7 +126,8 @@ class DeviceEngine:
         """Allocate the input buffers of a profile."""
         self._pool.check_open()
         layout = self._buffers[profile].inputs
-        return StagedInputs(profile, layout, self._device.staging(layout.size))
+        staging = self._device.staging(layout.size)
+        return StagedInputs(profile, self.manifest, layout, staging)
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then write what ``stores`` names to the cache.
@@ -148,7 +160,7 @@ class DeviceEngine:
                 ) from error
             raise
         cache.stored(stores)
-        return Outputs(*(places[name].of(answers).copy() for name in OUTPUTS))
+        return Outputs(**{name: place.of(answers).copy() for name, place in places.items()})
 
     def _present(self, profile: Profile) -> list[tuple[int, int]]:
         """Return address and T of the block's own keys and values, in the graph's order."""

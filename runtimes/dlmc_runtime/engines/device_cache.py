@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlmc_runtime.cache import Contents, cache_names, narrow, start_of, widen
+from dlmc_runtime.cache import Contents, cache_shapes, narrow, pieces, start_of, widen
 from dlmc_runtime.engines.base import Store
 from dlmc_runtime.engines.memory import Device, Layout, item_size
 from dlmc_runtime.errors import EngineError
@@ -81,18 +81,19 @@ class DeviceCache:
             start = start_of(filled, self.size, fed, store.row, store.count, store.at)
             filled[store.row] = start + store.count
             for past, (address, block) in zip(places, present, strict=True):
-                _, heads, _, width = past.shape
+                _, heads, capacity, width = past.shape
                 position = width * item_size(past.dtype)
-                self._pool.device.copy_rows(
-                    self.memory.address
-                    + past.offset
-                    + (store.row * heads * self.size + start) * position,
-                    self.size * position,
-                    address + store.row * heads * block * position,
-                    block * position,
-                    store.count * position,
-                    heads,
-                )
+                for piece in pieces(start, store.count, capacity):
+                    self._pool.device.copy_rows(
+                        self.memory.address
+                        + past.offset
+                        + (store.row * heads * capacity + piece.slot) * position,
+                        capacity * position,
+                        address + (store.row * heads * block + piece.source) * position,
+                        block * position,
+                        piece.count * position,
+                        heads,
+                    )
 
     def stored(self, stores: Sequence[Store]) -> None:
         """Take note that what `queue_copies` queued is done."""
@@ -148,9 +149,8 @@ class CachePool:
         return None
 
     def _allocated(self, batch: int, size: int) -> CacheMemory:
-        model = self._model
-        shape = (batch, model.num_key_value_heads, size, model.head_dim)
-        layout = Layout.of((name, shape, self.dtype) for name in cache_names(model))
+        shapes = cache_shapes(self._model, batch, size).items()
+        layout = Layout.of((name, shape, self.dtype) for name, shape in shapes)
         try:
             address = self.device.allocate(layout.size)
         except MemoryError:

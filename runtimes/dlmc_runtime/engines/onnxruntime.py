@@ -9,8 +9,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.cache import Cache, HostCache
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store, plan_dtype
+from dlmc_runtime.cache import Cache, HostCache, cache_shapes
+from dlmc_runtime.engines.base import Inputs, Outputs, Store, head_outputs, input_shapes, plan_dtype
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord, Model, Precision, Profile, TensorSpec
 
@@ -88,14 +88,14 @@ def _compare(
 
 
 def _cache_shapes(values: Sequence[onnxruntime.NodeArg]) -> list[list[int | str]]:
-    """Return heads and head size of every cache that a graph takes."""
+    """Return heads and head size of every cache that a graph takes, in its order."""
     return [arg.shape[1::2] for arg in values if arg.name.startswith("past_key_values.")]
 
 
 def _compare_caches(found: list[list[int | str]], model: Model, where: Path) -> None:
     """Check that a graph takes the caches that the runtime will allocate for ``model``."""
-    wanted = [model.num_key_value_heads, model.head_dim]
-    if len(found) != 2 * model.num_hidden_layers or any(shape != wanted for shape in found):
+    fits = len(found) == 2 * model.num_hidden_layers  # which nobody has bounded before
+    if not fits or found != [list(shape[1::2]) for shape in cache_shapes(model, 1, 1).values()]:
         raise EngineError(f"{where} and its manifest disagree about the cache", "export it again")
 
 
@@ -109,6 +109,7 @@ class OnnxRuntimeEngine:
             bundle, record.plan, record.files, record.cache_dtype
         )
         self._cache_dtype = record.cache_dtype
+        self._answers = head_outputs(bundle.manifest)
         self._present = [
             spec.name for spec in bundle.manifest.outputs if spec.name.startswith("present.")
         ]
@@ -119,7 +120,7 @@ class OnnxRuntimeEngine:
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
-        return Inputs(profile, {spec.name for spec in self.manifest.inputs})
+        return Inputs(profile, input_shapes(self.manifest, profile))
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then write what ``stores`` names to the cache.
@@ -131,7 +132,7 @@ class OnnxRuntimeEngine:
             raise EngineError("the engine was closed", "load the bundle again")
         if not isinstance(cache, HostCache):
             raise TypeError("the cache belongs to another engine")
-        names = [*OUTPUTS, *self._present] if stores else [*OUTPUTS]
+        names = [*self._answers, *self._present] if stores else [*self._answers]
         try:
             answers: list[NDArray[Any]] = self._session.run(names, _feeds(inputs, cache))
         except Exception as error:  # onnxruntime's own classes share no base below Exception
@@ -139,7 +140,8 @@ class OnnxRuntimeEngine:
             raise EngineError(
                 f"ONNX Runtime failed at {inputs.profile} ({reason})", "run dlmc validate"
             ) from error
-        head, present = answers[: len(OUTPUTS)], answers[len(OUTPUTS) :]
+        count = len(self._answers)
+        head, present = answers[:count], answers[count:]
         if any(answer.shape[:2] != inputs.head_rows.shape for answer in head):
             raise EngineError(
                 f"the graph answers other shapes than {inputs.profile}", "export the bundle again"
@@ -165,7 +167,8 @@ def _feeds(inputs: Inputs, cache: HostCache) -> dict[str, NDArray[Any]]:
     """
     feeds: dict[str, NDArray[Any]] = inputs.arrays()
     masks = {name: mask for name, mask in feeds.items() if name.endswith("attention_mask")}
-    if not cache.size or any(mask[..., : cache.size].any() for mask in masks.values()):
+    block = inputs.profile.block
+    if not cache.size or any(mask[..., :-block].any() for mask in masks.values()):
         return feeds | cache.past
-    own = {name: np.ascontiguousarray(mask[..., cache.size :]) for name, mask in masks.items()}
+    own = {name: np.ascontiguousarray(mask[..., -block:]) for name, mask in masks.items()}
     return feeds | own | {name: past[:, :, :0] for name, past in cache.past.items()}

@@ -90,7 +90,10 @@ class OnnxRuntimeCudaEngine(DeviceEngine):
             (self.manifest.outputs, binding.bind_output),
         ):
             for spec in specs:
-                shape, dtype = tensor_shape(spec, profile), self._type(spec)
+                shape, dtype = (
+                    tensor_shape(spec, profile, self.manifest.attention),
+                    self._type(spec),
+                )
                 bind(spec.name, kind, 0, dtype, shape, addresses[spec.name])
         options = onnxruntime.RunOptions()
         if self._graphs:

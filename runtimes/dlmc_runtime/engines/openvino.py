@@ -10,8 +10,8 @@ import openvino
 from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.cache import Cache, HostCache
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs, Store, plan_dtype
+from dlmc_runtime.cache import Cache, HostCache, cache_shapes
+from dlmc_runtime.engines.base import Inputs, Outputs, Store, head_outputs, input_shapes, plan_dtype
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, TensorSpec
 
@@ -93,9 +93,14 @@ def _dtype(value: openvino.Output) -> str | None:
 def _compare_caches(model: openvino.Model, manifest: Manifest, where: Path) -> None:
     """Check that a graph takes the caches that the runtime will allocate."""
     caches = [one for one in model.inputs if one.any_name.startswith("past_key_values.")]
-    sizes = {tuple(one.partial_shape[axis].to_string() for axis in (1, 3)) for one in caches}
-    wanted = (str(manifest.model.num_key_value_heads), str(manifest.model.head_dim))
-    if len(caches) != 2 * manifest.model.num_hidden_layers or sizes != {wanted}:
+    sizes = {
+        one.any_name: [one.partial_shape[axis].to_string() for axis in (1, 3)] for one in caches
+    }
+    promised = manifest.model
+    fits = len(sizes) == 2 * promised.num_hidden_layers  # which nobody has bounded before
+    if not fits or sizes != {
+        name: [str(shape[1]), str(shape[3])] for name, shape in cache_shapes(promised, 1, 1).items()
+    }:
         raise EngineError(f"{where} and its manifest disagree about the cache", "export it again")
 
 
@@ -142,7 +147,7 @@ class OpenVinoEngine:
 
     def inputs(self, profile: Profile) -> Inputs:
         """Allocate the input buffers of a profile."""
-        return Inputs(profile, {spec.name for spec in self.manifest.inputs})
+        return Inputs(profile, input_shapes(self.manifest, profile))
 
     def forward(self, inputs: Inputs, cache: Cache, stores: Sequence[Store]) -> Outputs:
         """Run the denoiser once, then write what ``stores`` names to the cache.
@@ -179,6 +184,7 @@ class _Request:
         self, request: openvino.InferRequest, manifest: Manifest, cache_dtype: str
     ) -> None:
         self._request, self._cache_type = request, _AS_BITS.get(cache_dtype)
+        self._answers = head_outputs(manifest)
         self._present = [spec.name for spec in manifest.outputs if spec.name.startswith("present.")]
         # A tensor over an array does not keep the array alive: what is bound is kept here.
         self._bound: tuple[Inputs, HostCache] | None = None
@@ -195,7 +201,7 @@ class _Request:
             self._bound = (inputs, cache)
         self._request.infer()
         # Copied, because the next forward writes to the same memory.
-        head = [np.array(self._request.get_tensor(name).data) for name in OUTPUTS]
+        head = [np.array(self._request.get_tensor(name).data) for name in self._answers]
         return head, [self._read(name) for name in self._present] if stored else []
 
     def _cache_tensor(self, array: NDArray[Any]) -> openvino.Tensor:

@@ -158,7 +158,9 @@ class TensorRTEngine(DeviceEngine):
             if not context.set_optimization_profile_async(index, stream):
                 raise self._failed(f"does not take profile {profile}")
             for spec in self.manifest.inputs:
-                if not context.set_input_shape(spec.name, tensor_shape(spec, profile)):
+                if not context.set_input_shape(
+                    spec.name, tensor_shape(spec, profile, self.manifest.attention)
+                ):
                     raise self._failed(f"does not take {spec.name} of {profile}")
             context.set_device_memory(self._scratch, self._scratch_size)
             self._contexts[profile] = context
@@ -237,8 +239,8 @@ def _compare(trt: Any, engine: Any, bundle: Bundle, record: EngineRecord) -> Non
     for name, spec in specs.items():
         if odd:
             break
-        wanted = getattr(trt.DataType, NAMES[plan_dtype(spec, record.cache_dtype)])
-        if engine.get_tensor_dtype(name) != wanted:
+        dtype = getattr(trt.DataType, NAMES[plan_dtype(spec, record.cache_dtype)])
+        if engine.get_tensor_dtype(name) != dtype:
             odd.append(name)
     if odd:
         raise EngineError(f"{record.plan} and its manifest disagree about {odd[0]}", "build again")
@@ -247,7 +249,8 @@ def _compare(trt: Any, engine: Any, bundle: Bundle, record: EngineRecord) -> Non
     for index, profile in enumerate(record.profiles):
         for spec in manifest.inputs:
             shapes = engine.get_tensor_profile_shape(spec.name, index)
-            if any(tuple(shape) != tensor_shape(spec, profile) for shape in shapes):
+            wanted = tensor_shape(spec, profile, manifest.attention)
+            if any(tuple(shape) != wanted for shape in shapes):
                 raise EngineError(
                     f"{record.plan} and its record disagree about {spec.name} of {profile}",
                     "build again",

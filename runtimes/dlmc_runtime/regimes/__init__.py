@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dlmc_runtime.regimes.base import Regime
+from dlmc_runtime.regimes.canvas import Canvas
 from dlmc_runtime.regimes.exact import Exact
 from dlmc_runtime.regimes.expanding import Expanding
 from dlmc_runtime.regimes.speculative import Speculative
@@ -15,6 +16,7 @@ _BY_SAMPLER: dict[str, type[Regime]] = {
     "wino": Shadowed,
     "autoregressive": Speculative,
     "linear_speculation": Speculative,
+    "renoise": Canvas,
 }
 
 

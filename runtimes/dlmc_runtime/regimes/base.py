@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.samplers.base import Prediction
 from dlmc_runtime.task import Task
@@ -43,9 +46,19 @@ class Regime:
         """Take note of a forward: ``prediction`` and ``said`` are of the positions it read."""
         raise NotImplementedError
 
-    def draws(self, task: Task) -> bool:
-        """Return whether the tokens that a forward reads are drawn at the temperature."""
-        return task.kind in ("denoise", "refresh")
+    def temperature(self, task: Task) -> float:
+        """Return the temperature at which the tokens that a forward reads are drawn."""
+        drawn = task.kind in ("denoise", "refresh")
+        return self.row.request.sampler.temperature if drawn else 0.0
+
+    def expected(self, task: Task) -> NDArray[np.float32] | None:
+        """Return the embeddings to expect at the positions fed, [n,hidden]; None for none."""
+        del task
+        return None
+
+    def tokens_per_forward(self, tokens: int) -> float:
+        """Return the tokens of the answer, of which there are ``tokens``, over forwards (TPF)."""
+        return tokens / self.row.forwards if self.row.forwards else 0.0
 
     def skip_idle(self) -> None:
         """Leave out steps at which the sampler commits nothing, whatever the model says."""

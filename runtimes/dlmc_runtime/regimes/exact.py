@@ -104,8 +104,8 @@ class Exact(Regime):
         hole = (row.start, row.end)
         return replace(task, start=row.start, end=row.end, visible=end, hole=hole)
 
-    def draws(self, task: Task) -> bool:
-        """Return whether the tokens that a forward reads are drawn.
+    def temperature(self, task: Task) -> float:
+        """Return the temperature at which the tokens that a forward reads are drawn.
 
         A model with a causal pass draws the token it seeds a block with (Nemotron), one whose
         logits predict the next position takes the best (Fast-dLLM v2). Where what is stored tells
@@ -114,7 +114,9 @@ class Exact(Regime):
         greedy = self.row.attention.seeded and self.row.attention.regime == "block"
         # However many parts a prompt comes in, only the last of them tells about a block.
         last = task.kind == "commit" or task.end == self.prefix_end
-        return super().draws(task) or (self.tells and last and not greedy)
+        if self.tells and last and not greedy:
+            return self.row.request.sampler.temperature
+        return super().temperature(task)
 
     def _prefill(self, chunk: int) -> Task:
         row, end = self.row, self.row.cached + chunk

@@ -80,9 +80,10 @@ class Speculative(Regime):
             kept=end - start,
         )
 
-    def draws(self, task: Task) -> bool:
-        """Return whether the causal pass gives a token: not before the prompt's end."""
-        return task.kind != "prefill" or task.end == self.row.prompt_length
+    def temperature(self, task: Task) -> float:
+        """Return the temperature; a part of the prompt that is not its last gives no token."""
+        gives = task.kind != "prefill" or task.end == self.row.prompt_length
+        return self.row.request.sampler.temperature if gives else 0.0
 
     def done(self, task: Task, prediction: Prediction, said: Outputs) -> None:
         """Take note of a forward."""

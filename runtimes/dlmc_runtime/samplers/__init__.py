@@ -31,6 +31,7 @@ SAMPLERS: tuple[str, ...] = (
     "cumulative_error",
     "autoregressive",
     "linear_speculation",
+    "renoise",
     "token_editing",
     "levenshtein",
 )

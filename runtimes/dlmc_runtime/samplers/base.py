@@ -135,6 +135,7 @@ class Sampler:
             their tokens.
         rewrites: whether it is asked to `rewrite` a block, with masks or without, until it says
             that the block is final.
+        alone: whether it heeds nothing but ``heeds``, and none of what every other sampler does.
         needs: which of `Prediction`'s optional parts it asks for.
         heeds: options of `SamplerConfig`, besides those that every sampler heeds, that it heeds.
         defaults: what those of them are that are None.
@@ -145,6 +146,7 @@ class Sampler:
     nucleus_first: ClassVar[bool] = False
     limited: ClassVar[bool] = True
     revises: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
     rewrites: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     heeds: ClassVar[frozenset[str]] = frozenset({"steps"})

@@ -16,7 +16,8 @@ class SamplerConfig:
         name: a registered sampler, see `dlmc_runtime.samplers.SAMPLERS`.
         steps: forwards per block; None means one per position of the block. (LLaDA's own
             ``steps`` counts the forwards of all blocks together.) A block that still has masks
-            after so many is finished by the last of them.
+            after so many is finished by the last of them. For ``renoise`` it is what the fall of
+            the temperature is shared among.
         threshold: commit every position at least this sure; None for a fixed number of steps.
         factor: Fast-dLLM's bound on parallel commits (arXiv 2505.22618); excludes ``threshold``.
         temperature: 0 takes the best token, otherwise tokens are drawn.
@@ -48,6 +49,12 @@ class SamplerConfig:
         min_threshold: confidence that the positional bound of Nemotron's sampler asks at least.
         revoke_threshold: WINO makes a committed token a mask again below this probability.
         eta: largest probability with which ReMDM makes a committed token a mask again.
+        entropy_bound: entropy, in nats, that ``renoise`` spends on the draws it keeps in a step.
+        t_min: temperature that its steps fall towards.
+        t_max: temperature of its first step.
+        stability_threshold: how many steps its best tokens must stay the same to be final early.
+        confidence_threshold: mean entropy, in nats, below which they are then; 0 waits for the
+            last step.
         order: what the entropy-bounded sampler goes by: ``entropy``, or ``confidence`` (RND1).
         edit_threshold: token editing replaces a decided token where another is surer than this;
             at 0 wherever another is the best.
@@ -80,6 +87,11 @@ class SamplerConfig:
     min_threshold: float | None = None
     revoke_threshold: float | None = None
     eta: float | None = None
+    entropy_bound: float | None = None
+    t_min: float | None = None
+    t_max: float | None = None
+    stability_threshold: int | None = None
+    confidence_threshold: float | None = None
     order: str | None = None
     edit_threshold: float | None = None
     max_post_steps: int | None = None
@@ -125,7 +137,7 @@ def _real(value: Any) -> bool:
 _LARGEST = 1e9  # of any number: beyond it, arithmetic on them rounds everything else away
 _MOST_STEPS = 16384
 # Between these temperatures float32 neither rounds confidences away nor draws suppressed tokens.
-_COLDEST, _HOTTEST = 1e-3, 1e3
+COLDEST, _HOTTEST = 1e-3, 1e3
 
 # Samplers that ask for a threshold and for the factor of a positional bound.
 _BOTH = ("confidence_threshold_ref", "confidence_threshold_bound")
@@ -147,7 +159,11 @@ def _steps(least: int) -> Callable[[Any], bool]:
 
 
 def _temperature(value: Any) -> bool:
-    return _real(value) and (value == 0 or _COLDEST <= value <= _HOTTEST)
+    return _real(value) and (value == 0 or COLDEST <= value <= _HOTTEST)
+
+
+def _heat(value: Any) -> bool:
+    return _real(value) and 0 <= value <= _HOTTEST
 
 
 def _at_least(least: int) -> Callable[[Any], bool]:
@@ -165,7 +181,8 @@ def _one_of(names: tuple[str, ...]) -> Callable[[Any], bool]:
 _SHARE = "above 0 and at most 1"
 _COUNT = "a whole number of at least 1"
 _AMOUNT = "a number of at least 0"
-_DEGREES = f"0, or {_COLDEST:g} to {_HOTTEST:g}"
+_DEGREES = f"0, or {COLDEST:g} to {_HOTTEST:g}"
+_HEAT = f"0 to {_HOTTEST:g}"
 
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("steps", _steps(1), f"a whole number from 1 to {_MOST_STEPS}"),
@@ -182,7 +199,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("alg_temp", _temperature, _DEGREES),
     ("defer_ids", _ids, "a tuple of token ids"),
     ("uncounted_ids", _ids, "a tuple of token ids"),
-    ("guidance", lambda v: _real(v) and 0 <= v <= _HOTTEST, f"0 to {_HOTTEST:g}"),
+    ("guidance", _heat, _HEAT),
     ("guidance_keep", _ids, "a tuple of token ids"),
     ("least", _at_least(1), _COUNT),
     ("most", _at_least(1), _COUNT),
@@ -192,6 +209,15 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("min_threshold", _share, _SHARE),
     ("revoke_threshold", _share, _SHARE),
     ("eta", _share, _SHARE),
+    ("entropy_bound", _not_negative, _AMOUNT),
+    ("t_min", _heat, _HEAT),
+    ("t_max", _heat, _HEAT),
+    (
+        "stability_threshold",
+        lambda v: _whole(v) and 0 <= v <= _MOST_STEPS,
+        f"a whole number from 0 to {_MOST_STEPS}",
+    ),
+    ("confidence_threshold", _not_negative, _AMOUNT),
     ("order", _one_of(_ORDERS), f"one of {', '.join(_ORDERS)}"),
     ("edit_threshold", lambda v: _real(v) and 0 <= v <= 1, "at least 0 and at most 1"),
     ("max_post_steps", _steps(0), f"a whole number from 0 to {_MOST_STEPS}"),

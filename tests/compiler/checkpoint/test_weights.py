@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlmc.checkpoint import Checkpoint, TensorLocation, check_weights, expected_shapes
+from dlmc.checkpoint import Checkpoint, Stack, TensorLocation, check_weights, expected_shapes
 from dlmc.families import Family, FamilySpec, Overrides, detect
 from dlmc_runtime.errors import CheckpointError
 
@@ -40,6 +40,42 @@ def test_golden_packs(goldens: Path, pack: str):
     found = check_weights(family, spec, checkpoint)
     assert {name: where.shape for name, where in found.items()} == expected_shapes(spec)
     assert len(set(found.values())) == len(checkpoint.tensors)
+
+
+@pytest.fixture
+def llada2(goldens: Path) -> Opened:
+    checkpoint = Checkpoint.open(goldens / "llada2", tokenizer=False)
+    family = detect(checkpoint.config)
+    return family, family.read(checkpoint.config, {}, Overrides(mask_id=316)), checkpoint
+
+
+EXPERT = "model.layers.1.mlp.experts.3.up_proj.weight"
+
+
+def test_experts_are_stacked(llada2: Opened):
+    found = check_weights(*llada2)
+    assert {name: where.shape for name, where in found.items()} == expected_shapes(llada2[1])
+    stack = found["layers.1.mlp.experts.gate_up_proj"]
+    assert isinstance(stack, Stack)
+    assert stack.parts[7] == llada2[2].tensors[EXPERT]
+    assert (stack.dtype, stack.length) == ("F32", 4 * 16 * 48 * 64)
+
+
+def test_experts_that_do_not_fit(llada2: Opened):
+    tensor = llada2[2].tensors[EXPERT]
+    with pytest.raises(CheckpointError, match=r"1 missing .*experts\.3\.up_proj"):
+        check_weights(*with_tensors(llada2, {EXPERT: None}))
+    more = EXPERT.replace("experts.3", "experts.16")
+    with pytest.raises(CheckpointError, match=r"1 left over .*experts.16"):
+        check_weights(*with_tensors(llada2, {more: tensor}))
+    turned = replace(tensor, shape=tensor.shape[::-1])
+    with pytest.raises(
+        CheckpointError, match=r"1 of another shape .*\[64, 24\] instead of \[24, 64"
+    ):
+        check_weights(*with_tensors(llada2, {EXPERT: turned}))
+    low = replace(tensor, dtype="BF16")
+    with pytest.raises(CheckpointError, match="1 of another dtype than the experts before"):
+        check_weights(*with_tensors(llada2, {EXPERT: low}))
 
 
 def test_a_tied_head_may_be_stored_again(goldens: Path):

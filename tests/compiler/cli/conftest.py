@@ -97,7 +97,9 @@ class FakeGenerator:
             text = self.text.decode(ids[: first + 2].tolist()).rstrip("\ufffd")
             yield Committed(0, tuple(ids[first : first + 2].tolist()), text[len(shown) :])
             shown = text
-        yield Finished(0, Result(self.answer, tuple(ids.tolist()), len(prompt), 3, "stop", 0.5))
+        yield Finished(
+            0, Result(self.answer, tuple(ids.tolist()), len(prompt), 3, "stop", 0.5, len(ids) / 3)
+        )
 
     def __enter__(self) -> "FakeGenerator":
         return self

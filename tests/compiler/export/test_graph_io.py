@@ -6,7 +6,7 @@ import pytest
 
 from dlmc.export.graph_io import arguments, graph_inputs, graph_outputs
 from dlmc_runtime.engines.base import Inputs, tensor_shape
-from dlmc_runtime.manifest import Profile
+from dlmc_runtime.manifest import Attention, Profile
 
 
 def test_inputs_in_order(config):
@@ -54,11 +54,13 @@ def test_guidance_comes_last(config):
 def test_the_runtime_feeds_the_same_in_the_same_order(config, variant, changes):
     specs = graph_inputs(replace(config, **changes), variant)
     shape = Profile(batch=2, block=4, cache=6, rows=3)
-    buffers = Inputs(shape, {spec.name for spec in specs}).arrays()
+    attention = Attention(regime="context", block_length=4, sliding_context=5)
+    shapes = {spec.name: tensor_shape(spec, shape, attention) for spec in specs}
+    buffers = Inputs(shape, shapes).arrays()
     head = [spec for spec in specs if not spec.name.startswith("past_key_values.")]
     assert [*buffers] == [spec.name for spec in head]
     for spec in head:
-        assert buffers[spec.name].shape == tensor_shape(spec, shape)
+        assert buffers[spec.name].shape == shapes[spec.name]
         assert buffers[spec.name].dtype.name == spec.dtype
 
 

@@ -192,7 +192,7 @@ def logits_of(answer: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_guidance_combines_logits_without_rounding_them(guided, tmp_path, precision, quantization):
     graph = tmp_path / lower(guided, Lowering(precision, quantization), tmp_path, None).graph
-    inputs = Inputs(Profile(batch=3, block=8, cache=8, rows=8), ("guidance", "partner"))
+    inputs = Inputs(Profile(batch=3, block=8, cache=8, rows=8), {"guidance": (3,), "partner": (3,)})
     inputs.input_ids[:] = np.random.default_rng(0).integers(0, 200, inputs.input_ids.shape)
     inputs.position_ids[:] = inputs.head_rows[:] = np.arange(8)
     inputs.attention_mask[..., 8:] = True

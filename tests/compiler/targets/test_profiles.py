@@ -102,3 +102,15 @@ def test_sizes_that_mean_nothing_are_refused(request_, message):
     with pytest.raises(UsageError) as caught:
         ProfileRequest(**request_)
     assert message in str(caught.value)
+
+
+def test_blocks_whose_tokens_choose_experts_together_are_whole(manifest):
+    own = manifest("block")
+    attention = own.attention.model_copy(update={"routing_block": 4})
+    routed = own.model_copy(update={"attention": attention})
+    assert choose(routed, ProfileRequest()) == own.profiles
+    with pytest.raises(UsageError, match=r"a profile has 6 positions, but 4 consecutive .* of 4"):
+        choose(routed, ProfileRequest(prefill=6))
+    odd = attention.model_copy(update={"routing_block": 3})
+    with pytest.raises(UsageError, match="a profile has 4 positions, but 3"):
+        choose(own.model_copy(update={"attention": odd}), ProfileRequest())

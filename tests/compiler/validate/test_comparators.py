@@ -49,6 +49,7 @@ def _state(outputs, sampler=STEADY, masked=(True,) * COUNT, noise=None):
         inputs=inputs,
         past=Contents({}, np.zeros(1, np.int64)),
         size=0,
+        capacities={},
         stores=(),
         outputs=outputs,
         kept={},

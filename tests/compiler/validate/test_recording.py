@@ -110,8 +110,8 @@ def test_the_noise_of_a_random_order_is_kept(reference):
 def test_trimming_is_undone_by_widening(count):
     contents = _filled(count).contents()
     narrow = trimmed(contents)
-    assert narrow.size == count
-    wide = widened(narrow, 6)
+    assert {past.shape[2] for past in narrow.past.values()} == {count}
+    wide = widened(narrow, dict.fromkeys(narrow.past, 6))
     for name, past in contents.past.items():
         np.testing.assert_array_equal(wide.past[name], past)
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from dlmc_runtime.engines.base import OUTPUTS, Inputs, Outputs
+from dlmc_runtime.engines.base import NEXT_SELF_CONDITIONING, OUTPUTS, Inputs, Outputs
 from dlmc_runtime.manifest import Profile
 
 
 def test_outputs_are_the_graphs_in_its_order():
-    assert tuple(Outputs.__dataclass_fields__) == OUTPUTS
+    assert tuple(Outputs.__dataclass_fields__) == (*OUTPUTS, NEXT_SELF_CONDITIONING)
 
 
 def test_buffers_have_the_graphs_names_types_and_shapes():
@@ -23,7 +23,14 @@ def test_buffers_have_the_graphs_names_types_and_shapes():
     assert inputs.filled_for == [None, None]
 
 
-EXTRAS = ("sliding_attention_mask", "adapter", "guidance", "partner")
+EXTRAS = {
+    "sliding_attention_mask": (2, 1, 5, 9),
+    "adapter": (2,),
+    "self_conditioning": (2, 5, 6),
+    "denoising": (2,),
+    "guidance": (2,),
+    "partner": (2,),
+}
 
 
 def test_buffers_that_only_some_graphs_have_are_made_where_named():
@@ -31,21 +38,25 @@ def test_buffers_that_only_some_graphs_have_are_made_where_named():
     found = Inputs(shape, EXTRAS).arrays()
     assert [*found] == [
         *("input_ids", "position_ids", "attention_mask", "sliding_attention_mask", "adapter"),
+        *("self_conditioning", "denoising"),
         *("head_rows", "temperature", "uniform", "guidance", "partner"),
     ]
-    described = [(found[name].shape, found[name].dtype.name) for name in EXTRAS]
-    assert described == [((2, 1, 5, 12), "bool"), *[((2,), "float32")] * 2, ((2,), "int64")]
-    for name in EXTRAS:
-        assert [*Inputs(shape, (name,)).arrays().keys() & {*EXTRAS}] == [name]
+    assert {name: found[name].shape for name in EXTRAS} == EXTRAS
+    types = [found[name].dtype.name for name in EXTRAS]
+    assert types == ["bool", "float32", "float32", "bool", "float32", "int64"]
+    for name, size in EXTRAS.items():
+        assert [*Inputs(shape, {name: size}).arrays().keys() & {*EXTRAS}] == [name]
 
 
 def test_padding_sees_itself_in_both_masks_and_guides_itself():
-    inputs = Inputs(Profile(batch=3, block=2, cache=2, rows=1), EXTRAS)
+    shapes = {"sliding_attention_mask": (2, 1, 5, 9), "partner": (2,)}
+    inputs = Inputs(Profile(batch=2, block=5, cache=7, rows=1), shapes)
     first, second = inputs.masks()
-    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first[..., 7:], second[..., 4:])
+    assert not second[..., :4].any()
     assert second.any(-1).all()
     assert inputs.partner is not None
-    assert inputs.partner.tolist() == [0, 1, 2]
+    assert inputs.partner.tolist() == [0, 1]
 
 
 def test_a_row_that_was_not_fed_is_padding_that_sees_only_itself():

@@ -10,7 +10,7 @@ from dlmc_runtime.engines.cuda import CudaDevice
 from dlmc_runtime.engines.device_cache import CachePool
 from dlmc_runtime.engines.memory import HostDevice
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import Model
+from dlmc_runtime.manifest import LayerCache, Model
 
 MODEL = Model(
     vocab_size=8,
@@ -80,6 +80,23 @@ def test_stores_do_what_they_do_on_the_host(device, dtype):
     for name, array in wanted.past.items():
         assert found.past[name].dtype == np.float32
         np.testing.assert_array_equal(found.past[name], array)
+
+
+def test_layers_that_keep_the_last_positions_turn_over_as_on_the_host(device):
+    layers = (LayerCache(key_value_heads=2, head_dim=3, window=5), *MODEL.caches[1:])
+    model = MODEL.model_copy(update={"layers": layers})
+    cache = CachePool(device, model, "float32", lambda memory: None).take(3, 14)
+    host = HostCache(model, 3, 14)
+    for seed, stores in enumerate([[Store(1, 3)], [Store(1, 4)], [Store(1, 7), Store(0, 6)]]):
+        values, places = present(device, "float32", 7, seed)
+        cache.queue_copies(stores, places)
+        device.synchronize()
+        cache.stored(stores)
+        for store in stores:
+            host.write(store.row, store.count, values, store.at)
+    assert [array.shape[2] for array in host.past.values()] == [5, 5, 14, 14]
+    for name, array in host.contents().past.items():
+        np.testing.assert_array_equal(cache.contents().past[name], array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

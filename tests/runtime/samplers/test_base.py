@@ -25,9 +25,9 @@ VOCAB = 4
 GRADES = st.integers(0, 4).map(lambda grade: grade / 4)
 # By chance, by a causal pass, or by a schedule of positions: they may commit nothing in a step.
 MAY_PAUSE = {"remdm", "origin", "autoregressive", "dus", "levenshtein"}
-DENOISING = sorted(set(samplers.SAMPLERS) - {"autoregressive"})
+# One commits nothing by denoising, the other a canvas as a whole.
+DENOISING = sorted(set(samplers.SAMPLERS) - {"autoregressive", "renoise"})
 REWRITING = [name for name in DENOISING if samplers.find(name).rewrites]
-WHOLE = {"most", "least", "max_post_steps", "max_steps"}
 VALUES = {
     "steps": st.integers(1, 9),
     "threshold": st.sampled_from([0.25, 0.5, 0.9, 1.0]),
@@ -44,6 +44,11 @@ VALUES = {
     "min_threshold": st.sampled_from([0.25, 0.7]),
     "revoke_threshold": st.sampled_from([0.3, 0.9]),
     "eta": st.sampled_from([0.04, 0.5, 1.0]),
+    "entropy_bound": st.sampled_from([0.0, 0.1, 3.0]),
+    "t_min": st.sampled_from([0.0, 0.4]),
+    "t_max": st.sampled_from([0.5, 2.0]),
+    "stability_threshold": st.integers(0, 2),
+    "confidence_threshold": st.sampled_from([0.0, 0.005, 1.0]),
     "order": st.sampled_from(["entropy", "confidence"]),
     "edit_threshold": st.sampled_from([0.0, 0.4, 1.0]),
     "max_post_steps": st.integers(0, 3),
@@ -287,7 +292,7 @@ def test_the_table_and_the_classes_agree(name):
     assert kind.heeds <= options
     assert kind.defaults.keys() <= kind.heeds
     assert kind.source
-    assert (kind.__doc__ or "").startswith("Commit") or name == "linear_speculation"
+    assert (kind.__doc__ or "").startswith("Commit") or name in ("linear_speculation", "renoise")
     blocks.build(name, **kind.defaults)  # legal values
 
 
@@ -296,8 +301,9 @@ def test_defaults_are_what_is_used(name):
     kind = samplers.find(name)
     for option, default in kind.defaults.items():
         assert blocks.build(name).option(option) == default
-    sampler = blocks.build(name, **{option: 0.5 for option in kind.defaults if option not in WHOLE})
-    assert all(sampler.option(option) == 0.5 for option in kind.defaults if option not in WHOLE)
+    others = {option: 2 if isinstance(d, int) else 0.5 for option, d in kind.defaults.items()}
+    sampler = blocks.build(name, **others)
+    assert {option: sampler.option(option) for option in others} == others
 
 
 def test_best_takes_the_lowest_position_at_ties():

@@ -7,7 +7,8 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from dlmc_runtime.samplers.base import BlockState, EditIds
-from dlmc_runtime.samplers.levenshtein import edited
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.samplers.levenshtein import Levenshtein, edited
 
 VOCAB = 8
 DELETE, SPLIT, MASK = 6, 7, 8
@@ -201,7 +202,7 @@ def test_deletions_and_insertions_by_hand():
 
 
 def test_a_mask_behind_one_that_was_put_in_is_still_one_of_the_first():
-    sampler = blocks.build("levenshtein", threshold=0.9)
+    sampler = Levenshtein(SamplerConfig("levenshtein", threshold=0.9))
     block = BlockState(
         np.array([False, True, True]),
         0,

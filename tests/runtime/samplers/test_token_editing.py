@@ -36,7 +36,7 @@ def reference(canvas, logits, threshold, edit, most, least):
             if post > most:
                 return history
         p = blocks.softmax(logits(canvas)).tolist()
-        best = [max(range(VOCAB), key=lambda t, row=row: (row[t], -t)) for row in p]
+        best = [row.index(max(row)) for row in p]
         sure = [row[token] for row, token in zip(p, best, strict=True)]
         fill = [i for i in masks if sure[i] > threshold]
         if len(fill) < least:
