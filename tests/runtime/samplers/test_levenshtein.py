@@ -238,3 +238,15 @@ def test_it_goes_on_where_there_are_no_further_candidates(kept):
         sampler, [MASK] * 2, IDS, lambda ids: blocks.greedy(logits(ids.tolist()), kept)
     )
     assert len(found) > 2
+
+
+@pytest.mark.parametrize(("seen", "token"), [(0, 1), (1, 2), (4, 5), (5, 0), (6, 0)])
+def test_five_other_candidates_are_tried(seen, token):
+    """One position wavers between 0, 1, 2 and so on; where all were tried the last one stays."""
+    order = [1, 2, 3, 4, 5, 0, DELETE, SPLIT]
+    logits = np.zeros((1, VOCAB))
+    logits[0, order] = -np.arange(VOCAB)
+    sampler = Levenshtein(SamplerConfig("levenshtein", max_post_steps=99))
+    sampler._seen = {np.array([number]).tobytes() for number in order[:seen]}
+    block = blocks.state([1], tokens=[MASK], edits=IDS)
+    assert sampler.rewrite(blocks.greedy(logits), block).tokens.tolist() == [token]
