@@ -9,8 +9,8 @@ from dlmc.denoiser.config import MIXTURE
 
 OPSET = 23
 
-Emit = Callable[..., ir.Value]
-"""Adds a node: operator, inputs, attributes; returns its first output."""
+Emit = Callable[..., Any]
+"""Adds a node: operator, inputs, attributes; returns its output, or a tuple of them."""
 
 
 def mixture(emit: Emit, inputs: tuple[ir.Value, ...], activation: str) -> ir.Value:
@@ -28,22 +28,25 @@ def mixture(emit: Emit, inputs: tuple[ir.Value, ...], activation: str) -> ir.Val
     x, weights, gate_up, down = inputs
     tokens = emit("Transpose", [emit("Flatten", [x], axis=2)], perm=[1, 0])  # [hidden,N]
     both = emit("MatMul", [gate_up, tokens])
-    gate, up = emit("Split", [both], axis=1, num_outputs=2).producer().outputs  # type: ignore[union-attr]
+    gate, up = emit("Split", [both], axis=1, num_outputs=2)
     gated = emit("Mul", [_ACTIVATIONS[activation](emit, gate), up])  # [E,I,N]
     turned = emit("Transpose", [emit("Flatten", [weights], axis=2)], perm=[1, 0])
     shares = emit("Unsqueeze", [turned, _axis(emit, 1)])  # [E,1,N]
     mixed = emit("MatMul", [down, emit("Mul", [gated, shares])])
     summed = emit("ReduceSum", [mixed, _axis(emit, 0)], keepdims=0)  # [hidden,N]
-    return emit("Reshape", [emit("Transpose", [summed], perm=[1, 0]), emit("Shape", [x])])
+    result: ir.Value = emit(
+        "Reshape", [emit("Transpose", [summed], perm=[1, 0]), emit("Shape", [x])]
+    )
+    return result
 
 
-_ACTIVATIONS: dict[str, Callable[[Emit, ir.Value], ir.Value]] = {
+_ACTIVATIONS: dict[str, Callable[[Emit, ir.Value], Any]] = {
     "silu": lambda emit, x: emit("Mul", [x, emit("Sigmoid", [x])]),
     "gelu_tanh": lambda emit, x: emit("Gelu", [x], approximate="tanh"),
 }
 
 
-def _axis(emit: Emit, axis: int) -> ir.Value:
+def _axis(emit: Emit, axis: int) -> Any:
     return emit("Constant", [], value_ints=[axis])
 
 
@@ -54,14 +57,14 @@ def mixture_function(activation: str) -> ir.Function:
     """
     nodes: list[ir.Node] = []
 
-    def emit(op: str, values: list[ir.Value], **attributes: Any) -> ir.Value:
+    def emit(op: str, values: list[ir.Value], **attributes: Any) -> Any:
         count = attributes.get("num_outputs", 1)
         node = ir.node(op, values, attributes=attributes, num_outputs=count)
         node.name = f"{op}_{len(nodes)}"
         for index, value in enumerate(node.outputs):
             value.name = f"{node.name}.{index}"
         nodes.append(node)
-        return node.outputs[0]
+        return node.outputs[0] if count == 1 else node.outputs
 
     inputs = tuple(ir.Value(name=name) for name in ("x", "weights", "gate_up", "down"))
     result = mixture(emit, inputs, activation)

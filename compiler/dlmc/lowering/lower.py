@@ -129,14 +129,14 @@ def _passes(
     bits = _BITS.get(how.quantization, 0)
     if how.precision in LOW:
         yield LowerPrecision(LOW[how.precision])
-    if how.native_experts:
-        yield NativeMixture(bits, how.block_size)
     if how.quantization == "w8a8":
         yield QuantizeActivations(measured)
     if how.form == "onnxruntime" and how.quantization in ("int8", "int4"):
         yield MatMulNBits(bits, how.block_size)
     elif how.quantization != "none":
         yield QuantizeWeights(bits, how.block_size)
+    if how.native_experts:
+        yield NativeMixture(bits, how.block_size)
     yield InlineMixture()
     if how.form == "onnxruntime":
         yield GatherStored()

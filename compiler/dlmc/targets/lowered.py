@@ -33,9 +33,7 @@ class Graph:
     memory: int
 
 
-def lowered(
-    plan: BuildPlan, folder: Path, form: "Form", *, native_experts: bool = False
-) -> Graph:
+def lowered(plan: BuildPlan, folder: Path, form: "Form", *, native_experts: bool = False) -> Graph:
     """Return the graph for ``plan``, written into ``folder`` where it is not the bundle's own.
 
     Args:

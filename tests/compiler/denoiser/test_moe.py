@@ -45,7 +45,7 @@ def test_the_mixture_is_the_sum_of_the_experts_that_are_used(kind):
         gate, up = (gate_up[expert] @ x[row, column]).split(6)
         act = functional.silu(gate) if kind == "silu" else functional.gelu(gate, approximate="tanh")
         wanted[row, column] += weights[row, column, expert] * (down[expert] @ (act * up))
-    torch.testing.assert_close(mix(x, weights, gate_up, down, kind), wanted)
+    torch.testing.assert_close(mix(x, weights, gate_up, down, kind, 8), wanted)
 
 
 def test_softmax_router():

@@ -35,7 +35,7 @@ def _inline(graph: ir.Graph, node: ir.Node) -> None:
     (result,) = node.outputs
     stem, count = str(node.name), 0
 
-    def emit(op: str, values: list[ir.Value], **attributes: Any) -> ir.Value:
+    def emit(op: str, values: list[ir.Value], **attributes: Any) -> Any:
         nonlocal count
         made = ir.node(
             op,
@@ -50,7 +50,7 @@ def _inline(graph: ir.Graph, node: ir.Node) -> None:
             value.name = f"{made.name}.{index}"
             value.type = ir.TensorType(ir.DataType.INT64) if integers else result.type
         graph.insert_before(node, made)
-        return made.outputs[0]
+        return made.outputs[0] if len(made.outputs) == 1 else made.outputs
 
     inputs = tuple(value for value in node.inputs if value is not None)
     made = mixture(emit, inputs, node.attributes["activation"].as_string())

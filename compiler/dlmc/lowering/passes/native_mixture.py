@@ -6,7 +6,7 @@ from dlmc.lowering.experts import DOWN, GATE_UP, mixtures, source_of
 from dlmc.lowering.passes.matmul_nbits import DOMAIN, INT8_ACCURACY
 from dlmc.lowering.quantize import Scheme, blobs_of, scales_of
 from dlmc.lowering.streamed import Interleaved, Streamed, as_rows, converted
-from dlmc.lowering.weights import add_initializer, remove_unread
+from dlmc.lowering.weights import add_initializer, remove_unread, weight_of
 
 _FULL = ir.DataType.FLOAT
 _KERNEL = "silu"
@@ -41,6 +41,8 @@ class NativeMixture(ir.passes.InPlacePass):
     def _fits(self, node: ir.Node) -> bool:
         if node.attributes["activation"].as_string() != _KERNEL or node.outputs[0].dtype != _FULL:
             return False
+        if any(weight_of(node.inputs[index]) is None for index in (GATE_UP, DOWN)):
+            return False  # quantized in plain ONNX
         widths = (source_of(node, index).shape.numpy()[2] for index in (GATE_UP, DOWN))
         return not self._bits or all(width % self._block == 0 for width in widths)
 
