@@ -31,10 +31,14 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
             of it: counts, and up to five names each.
     """
     shapes, found = expected_shapes(spec), checkpoint.tensors
-    parts = _parts(family, spec, shapes)
+    parts = tensor_shapes(family, spec, shapes)
     needed = {name: found[name] for name in parts if name in found}
     stacked = family.stacked_names(spec)
-    left_over = found.keys() - parts.keys() - family.duplicates(spec)
+    left_over = [
+        name
+        for name in found.keys() - parts.keys() - family.duplicates(spec)
+        if not name.startswith(family.unread)
+    ]
     problems = {
         "missing": [repr(name) for name in parts if name not in found],
         "left over": [repr(name[:120]) for name in sorted(left_over)],
@@ -70,14 +74,25 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
     }
 
 
-def _parts(
+def tensor_shapes(
     family: Family, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return every tensor that the checkpoint must hold, and its shape."""
-    parts = {theirs: shapes[ours] for ours, theirs in family.weight_names(spec).items()}
-    for ours, names in family.stacked_names(spec).items():
-        experts, rows, *columns = shapes[ours]
-        parts |= dict.fromkeys(names, (rows * experts // len(names), *columns))
+    """Return every tensor that a checkpoint must hold, and its shape, in the network's order.
+
+    Args:
+        family: what names them.
+        spec: the checkpoint.
+        shapes: its `expected_shapes`.
+    """
+    whole, stacked = family.weight_names(spec), family.stacked_names(spec)
+    parts: dict[str, tuple[int, ...]] = {}
+    for ours, shape in shapes.items():
+        if ours in stacked:
+            experts, rows, *columns = shape
+            names = stacked[ours]
+            parts |= dict.fromkeys(names, (rows * experts // len(names), *columns))
+        else:
+            parts[whole[ours]] = shape
     return parts
 
 
