@@ -170,6 +170,27 @@ class DenoiserConfig:
         """Return what a layer is; empty where all are alike."""
         return self.kinds[layer] if self.kinds else ""
 
+    @property
+    def num_experts(self) -> int:
+        """How many experts a layer that has some has; 0 without such layers."""
+        if self.gemma is not None:
+            return self.gemma.num_experts
+        return 0 if self.moe is None else self.moe.experts
+
+    @property
+    def experts_per_token(self) -> int:
+        """How many of them a token uses."""
+        if self.gemma is not None:
+            return self.gemma.top_k
+        return 0 if self.moe is None else self.moe.top_k
+
+    @property
+    def expert_width(self) -> int:
+        """Intermediate size of one of them."""
+        if self.gemma is not None:
+            return self.gemma.expert_intermediate_size
+        return 0 if self.moe is None else self.moe.width
+
     def with_kinds(self, kinds: tuple[str, ...]) -> "DenoiserConfig":
         """Return the configuration of a network with these layers."""
         own = kinds if self.kinds else ()

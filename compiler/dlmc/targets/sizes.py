@@ -2,7 +2,7 @@
 
 import math
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import SPARSE, DenoiserConfig
 from dlmc_runtime.manifest import Precision, Profile, Quantization
 
 BYTES: dict[Precision, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -29,9 +29,11 @@ def _linear(config: DenoiserConfig, kind: str) -> int:
     """Return how many numbers the linear maps of a layer of that kind hold."""
     heads, head_dim = config.cache_shape(kind)
     query, key_value = config.num_attention_heads * head_dim, 2 * heads * head_dim
-    width = config.intermediate_size
-    if config.gemma is not None:
-        width += config.gemma.num_experts * config.gemma.expert_intermediate_size
+    width = config.num_experts * config.expert_width
+    if kind == SPARSE and config.moe is not None:
+        width += config.moe.shared_width
+    else:
+        width = config.intermediate_size + (0 if config.gemma is None else width)
     return config.hidden_size * (2 * query + key_value + 3 * width)
 
 
