@@ -37,12 +37,14 @@ class Scale:
     head_dim: int | None = None
     vocab: int | None = None
     positions: int | None = None
+    experts: int | None = None
+    expert_intermediate: int | None = None
 
     def sizes(self, original: DenoiserConfig) -> dict[str, int]:
         """Return every size that changes, by the names of `Family.size_keys`.
 
         A smaller ``hidden`` keeps the head size and takes fewer heads, and keeps the ratios of
-        ``intermediate`` to ``hidden`` and of ``kv_heads`` to ``heads``.
+        ``intermediate`` and ``expert_intermediate`` to ``hidden`` and of ``kv_heads`` to ``heads``.
         """
         sizes = {name: size for name, size in vars(self).items() if size is not None}
         if self.hidden is None and self.heads is None:
@@ -58,9 +60,20 @@ class Scale:
         if head_dim:
             derived["head_dim"] = head_dim
         if self.hidden is not None:
-            ratio = original.intermediate_size / original.hidden_size
-            derived["intermediate"] = max(8, round(hidden * ratio / 8) * 8)
+            ratio = hidden / original.hidden_size
+            for name, width in _widths(original).items():
+                derived[name] = max(8, round(width * ratio / 8) * 8)
         return derived | sizes
+
+
+def _widths(original: DenoiserConfig) -> dict[str, int]:
+    """Return the widths of feed-forward layers, by the names of `Family.size_keys`."""
+    widths = {"intermediate": original.intermediate_size}
+    if original.moe is not None:
+        widths["expert_intermediate"] = original.moe.width
+    elif original.gemma is not None:
+        widths["expert_intermediate"] = original.gemma.expert_intermediate_size
+    return widths
 
 
 def _heads(original: DenoiserConfig, hidden: int) -> int:
@@ -95,7 +108,7 @@ class Blueprint:
         """
         read = family.read(config, generation_config, Overrides())
         original = read.denoiser
-        for name in ("kv_heads", "intermediate", "positions"):
+        for name in ("kv_heads", "intermediate", "positions", "experts", "expert_intermediate"):
             if getattr(scale, name) is not None and name not in family.size_keys:
                 raise UsageError(
                     f"{family.name} checkpoints do not state {name.replace('_', '-')}",
@@ -108,7 +121,12 @@ class Blueprint:
             )
         scaled, generation = copy.deepcopy(dict(config)), copy.deepcopy(dict(generation_config))
         for name, size in scale.sizes(original).items():
-            scaled |= dict.fromkeys(family.size_keys.get(name, ()), size)
+            for key in family.size_keys.get(name, ()):
+                _set(scaled, key, size)
+        for part in (scaled, scaled.get("text_config")):
+            if isinstance(part, dict):
+                _fit_layers(part, original.num_hidden_layers, scale.layers)
+                _fit_experts(part, scale.experts)
         if scale.vocab is not None:
             if family.mask_text is not None:  # its family knows the mask of released sizes only
                 scaled.setdefault("mask_token_id", read.mask_id)
@@ -126,6 +144,45 @@ class Blueprint:
         """Return the tensors of the checkpoint in the network's order."""
         shapes = tensor_shapes(self.family, self.spec)
         return [TensorPlan(name, DTYPES[dtype], shape) for name, shape in shapes.items()]
+
+
+def _set(config: dict[str, Any], key: str, size: int) -> None:
+    """Set a key; dots lead into objects."""
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    config[last] = size
+
+
+def _fit_layers(config: dict[str, Any], before: int, layers: int | None) -> None:
+    """Cut what is stated layer by layer: the last layers stay, of which one may be special."""
+    if layers is None or layers > before:
+        return
+    for key, value in config.items():
+        if isinstance(value, list) and len(value) == before:
+            config[key] = value[-layers:]
+    if config.get("first_k_dense_replace"):  # of a network with experts, some layers have them
+        config["first_k_dense_replace"] = min(config["first_k_dense_replace"], layers - 1)
+
+
+def _fit_experts(config: dict[str, Any], experts: int | None) -> None:
+    """Let fewer experts be used than there are, and form groups that they fill."""
+    if experts is None:
+        return
+    for key in _OF_EXPERTS:
+        if config.get(key):
+            config[key] = min(config[key], experts)
+    while config.get("n_group", 1) > 1 and not _grouped(config, experts):
+        config["n_group"] //= 2
+        config["topk_group"] = max(1, config["topk_group"] // 2)
+
+
+_OF_EXPERTS = ("num_experts_per_tok", "top_k_experts", "expert_capacity")
+
+
+def _grouped(config: Mapping[str, Any], experts: int) -> bool:
+    size = experts // config["n_group"]
+    return size > 1 and size * config["topk_group"] >= config["num_experts_per_tok"]
 
 
 def _move_tokens(config: dict[str, Any], generation: dict[str, Any], vocab: int) -> None:

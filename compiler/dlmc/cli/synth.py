@@ -24,6 +24,8 @@ def command(
     head_dim: Size = None,
     vocab: Size = None,
     positions: Size = None,
+    experts: Size = None,
+    expert_intermediate: Size = None,
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32"], typer.Option(help="Type of the weights.")
     ] = "bfloat16",
@@ -37,7 +39,18 @@ def command(
 
     chosen = recipes.load(recipe)
     family = families.detect(chosen.config, chosen.family)
-    scale = synth.Scale(layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, positions)
+    scale = synth.Scale(
+        layers,
+        hidden,
+        intermediate,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+        positions,
+        experts,
+        expert_intermediate,
+    )
     blueprint = synth.Blueprint.of(family, chosen.config, chosen.generation_config, scale)
     shape = blueprint.spec.denoiser
     weights = sum(math.prod(tensor.shape) for tensor in blueprint.tensors(dtype))

@@ -266,5 +266,7 @@ DIFFUSION_GEMMA = Family(
         "head_dim": ("text_config.head_dim",),
         "vocab": ("text_config.vocab_size",),
         "positions": ("text_config.max_position_embeddings",),
+        "experts": ("text_config.num_experts",),
+        "expert_intermediate": ("text_config.moe_intermediate_size",),
     },
 )

@@ -1,6 +1,6 @@
 """What a network takes in memory, from its shape alone."""
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import SPARSE, DenoiserConfig
 from dlmc_runtime.manifest import Precision, Profile, Quantization
 
 BYTES: dict[Precision, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -15,14 +15,40 @@ def weight_bytes(
 ) -> int:
     """Return the bytes of a network's weights in an engine.
 
-    The layers' linear maps are quantized; embeddings and the head are not.
+    The layers' linear maps and experts are quantized; embeddings, the head and routers are not.
     """
-    query = config.num_attention_heads * config.head_dim
-    key_value = 2 * config.num_key_value_heads * config.head_dim
-    layer = config.hidden_size * (2 * query + key_value + 3 * config.intermediate_size)
-    vocabulary = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
+    layers = sum(_attention(config, kind) + _feed_forward(config, kind) for kind in kinds)
+    kept = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    kept += sum(_router(config, kind) for kind in kinds)
+    if config.gemma is not None:
+        kept += 3 * config.hidden_size * config.gemma.self_conditioning_size
     bits = _BITS.get(quantization, 8 * BYTES[precision])
-    return round(config.num_hidden_layers * layer * bits / 8) + vocabulary * BYTES[precision]
+    return round(layers * bits / 8) + kept * BYTES[precision]
+
+
+def _attention(config: DenoiserConfig, kind: str) -> int:
+    heads, head_dim = config.cache_shape(kind)
+    query = 2 * config.num_attention_heads * head_dim
+    shared = config.gemma is not None and kind == "full"  # keys serve as values
+    return config.hidden_size * (query + (1 if shared else 2) * heads * head_dim)
+
+
+def _feed_forward(config: DenoiserConfig, kind: str) -> int:
+    width = config.intermediate_size
+    if config.gemma is not None:
+        width += config.gemma.num_experts * config.gemma.expert_intermediate_size
+    elif config.moe is not None and kind == SPARSE:
+        width = config.moe.experts * config.moe.width + config.moe.shared_width
+    return 3 * config.hidden_size * width
+
+
+def _router(config: DenoiserConfig, kind: str) -> int:
+    if config.gemma is not None:
+        return config.hidden_size * config.gemma.num_experts
+    if config.moe is None or kind != SPARSE:
+        return 0
+    return config.hidden_size * config.moe.experts
 
 
 def cache_bytes(config: DenoiserConfig, profile: Profile, precision: Precision) -> int:
