@@ -167,6 +167,7 @@ def test_logits_of_different_draws_are_not_compared():
     state = _state(wanted)
     answers = Answer(state, found, {}, "ours"), Answer(state, wanted, {}, "reference")
     numbers = Numbers(STRICT)(*answers)["sampled_logit"]
+    assert numbers.place is not None
     assert (numbers.wrong, numbers.place.position) == (1, 22)
     assert BestTokens(STRICT)(*answers)["sampled_id"].wrong == 1
 
