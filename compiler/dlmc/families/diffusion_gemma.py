@@ -213,7 +213,7 @@ def _read(
         candidates=_CANDIDATES,
         masked=False,
         positions=positions,
-        max_new_tokens=generation.integer("max_new_tokens", default=_CANVAS, most=positions),
+        max_new_tokens=generation.integer("max_new_tokens", default=_CANVAS),
     )
 
 
