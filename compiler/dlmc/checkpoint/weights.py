@@ -34,7 +34,11 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
     parts = _parts(family, spec, shapes)
     needed = {name: found[name] for name in parts if name in found}
     stacked = family.stacked_names(spec)
-    left_over = found.keys() - parts.keys() - family.duplicates(spec)
+    left_over = {
+        name
+        for name in found.keys() - parts.keys() - family.duplicates(spec)
+        if not name.startswith(family.unused)
+    }
     problems = {
         "missing": [repr(name) for name in parts if name not in found],
         "left over": [repr(name[:120]) for name in sorted(left_over)],

@@ -208,6 +208,7 @@ class Family:
             for the layer.
         stacked: parameters that a checkpoint holds expert by expert, to the tensors of one expert,
             whose rows follow one another; ``{e}`` stands for the expert.
+        unused: how the names of tensors begin that are no part of the denoiser.
         size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
         mask_text: text of the mask token, where the tokenizer alone may know its id.
     """
@@ -219,6 +220,7 @@ class Family:
     read: Reader
     weights: Mapping[str, str]
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mask_text: str | None = None
 
