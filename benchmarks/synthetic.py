@@ -67,6 +67,15 @@ LLADA_SMALL_VOCABULARY = Shape(
     "llada/llada-8b-instruct",
     ("--layers", "17", "--hidden", "1024", "--vocab", "32000", "--positions", "512"),
 )
+DIFFUSION_GEMMA = Shape(
+    "diffusion-gemma-450m",
+    "diffusion_gemma/diffusiongemma-26b-a4b-it",
+    (
+        *("--layers", "12", "--hidden", "1024", "--heads", "8", "--head-dim", "64"),
+        *("--experts", "16", "--top-k-experts", "4", "--expert-intermediate", "256"),
+        *("--positions", "1024"),
+    ),
+)
 
 ENGINES = {
     "onnxruntime-cpu": ("--target", "onnxruntime-cpu"),

@@ -16,7 +16,7 @@ from dlmc.checkpoint.byte_tokenizer import BYTES, CHAT_TEMPLATE, byte_tokenizer
 from dlmc.checkpoint.checkpoint import CONFIG, GENERATION_CONFIG, TOKENIZER
 from dlmc.checkpoint.random_weights import random_weights
 from dlmc.checkpoint.safetensors_writer import TensorPlan, write_json, write_shards
-from dlmc.checkpoint.weights import expected_shapes
+from dlmc.checkpoint.weights import tensor_shapes
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.families import Family, FamilySpec, Overrides
 from dlmc_runtime.errors import DlmcError, UsageError
@@ -37,16 +37,29 @@ class Scale:
     head_dim: int | None = None
     vocab: int | None = None
     positions: int | None = None
+    experts: int | None = None
+    top_k_experts: int | None = None
+    expert_intermediate: int | None = None
 
     def sizes(self, original: DenoiserConfig) -> dict[str, int]:
         """Return every size that changes, by the names of `Family.size_keys`.
 
         A smaller ``hidden`` keeps the head size and takes fewer heads, and keeps the ratios of
-        ``intermediate`` to ``hidden`` and of ``kv_heads`` to ``heads``.
+        ``intermediate`` and ``expert_intermediate`` to ``hidden`` and of ``kv_heads`` to ``heads``.
+        A token uses no more experts than there are.
         """
         sizes = {name: size for name, size in vars(self).items() if size is not None}
+        return self._derived(original) | self._fewer_experts(original) | sizes
+
+    def _fewer_experts(self, original: DenoiserConfig) -> dict[str, int]:
+        chosen = original.experts_per_token
+        few = self.experts is not None and self.experts < chosen
+        return {"top_k_experts": self.experts or chosen} if few else {}
+
+    def _derived(self, original: DenoiserConfig) -> dict[str, int]:
+        """Return the sizes that follow those of heads and of hidden states."""
         if self.hidden is None and self.heads is None:
-            return sizes
+            return {}
         hidden = self.hidden or original.hidden_size
         heads = self.heads or _heads(original, hidden)
         wanted = max(1, original.num_key_value_heads * heads // original.num_attention_heads)
@@ -58,9 +71,12 @@ class Scale:
         if head_dim:
             derived["head_dim"] = head_dim
         if self.hidden is not None:
-            ratio = original.intermediate_size / original.hidden_size
-            derived["intermediate"] = max(8, round(hidden * ratio / 8) * 8)
-        return derived | sizes
+            for name, width in (
+                ("intermediate", original.intermediate_size),
+                ("expert_intermediate", original.expert_width),
+            ):
+                derived[name] = max(8, round(hidden * width / original.hidden_size / 8) * 8)
+        return derived
 
 
 def _heads(original: DenoiserConfig, hidden: int) -> int:
@@ -94,24 +110,20 @@ class Blueprint:
             CheckpointError: the family refuses the configuration, scaled or not.
         """
         read = family.read(config, generation_config, Overrides())
-        original = read.denoiser
-        for name in ("kv_heads", "intermediate", "positions"):
-            if getattr(scale, name) is not None and name not in family.size_keys:
-                raise UsageError(
-                    f"{family.name} checkpoints do not state {name.replace('_', '-')}",
-                    f"leave out --{name.replace('_', '-')}",
-                )
-        if scale.head_dim is not None and "head_dim" not in family.size_keys:
-            raise UsageError(
-                f"{family.name} checkpoints do not state the head size",
-                "give --hidden and --heads instead of --head-dim",
-            )
+        _check_stated(family, scale)
         scaled, generation = copy.deepcopy(dict(config)), copy.deepcopy(dict(generation_config))
-        for name, size in scale.sizes(original).items():
-            scaled |= dict.fromkeys(family.size_keys.get(name, ()), size)
+        sizes = scale.sizes(read.denoiser)
+        for name, size in sizes.items():
+            for path in family.size_keys.get(name, ()):
+                _put(scaled, path, size)
+        if sizes:
+            family.fit(scaled, read.denoiser)
         if scale.vocab is not None:
-            if family.mask_text is not None:  # its family knows the mask of released sizes only
+            # Its family may know the special ids of released sizes only.
+            if read.mask_id is not None:
                 scaled.setdefault("mask_token_id", read.mask_id)
+            if not any(key == "eos_token_id" for _, key in _token_ids(scaled, generation)):
+                scaled["eos_token_id"] = list(read.stop_ids)
             _move_tokens(scaled, generation, scale.vocab)
         spec = family.read(scaled, generation, Overrides())
         needed = BYTES + len(special_tokens(spec, family))
@@ -124,16 +136,47 @@ class Blueprint:
 
     def tensors(self, dtype: str) -> list[TensorPlan]:
         """Return the tensors of the checkpoint in the network's order."""
-        names = self.family.weight_names(self.spec)
-        shapes = expected_shapes(self.spec)
-        return [TensorPlan(names[ours], DTYPES[dtype], shape) for ours, shape in shapes.items()]
+        shapes = tensor_shapes(self.family, self.spec)
+        return [TensorPlan(name, DTYPES[dtype], shape) for name, shape in shapes.items()]
+
+
+def _check_stated(family: Family, scale: Scale) -> None:
+    """Refuse sizes that have no key in the checkpoints of ``family``."""
+    for name, size in vars(scale).items():
+        if size is None or name in family.size_keys:
+            continue
+        option = name.replace("_", "-")
+        if name == "head_dim":
+            raise UsageError(
+                f"{family.name} checkpoints do not state the head size",
+                "give --hidden and --heads instead of --head-dim",
+            )
+        raise UsageError(
+            f"{family.name} checkpoints do not state {option}", f"leave out --{option}"
+        )
+
+
+def _put(config: dict[str, Any], path: str, value: int) -> None:
+    """Set the key at a dotted path, whose objects `Family.read` has found."""
+    *objects, key = path.split(".")
+    for name in objects:
+        config = config[name]
+    config[key] = value
+
+
+def _token_ids(*files: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every key of special ids, with the object it lies in."""
+    for values in files:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                yield from _token_ids(value)
+            elif key.endswith("_token_id"):
+                yield values, key
 
 
 def _move_tokens(config: dict[str, Any], generation: dict[str, Any], vocab: int) -> None:
     """Move special ids beyond ``vocab`` to the highest free ids, each to one of its own."""
-    places = [
-        (file, key) for file in (config, generation) for key in file if key.endswith("_token_id")
-    ]
+    places = list(_token_ids(config, generation))
     ids = {token for file, key in places for token in _as_list(file[key])}
     outside = sorted((token for token in ids if token >= vocab), reverse=True)
     free = (token for token in range(vocab - 1, -1, -1) if token not in ids)
@@ -157,9 +200,23 @@ def special_tokens(spec: FamilySpec, family: Family) -> dict[int, str]:
     names.setdefault(spec.pad_id, "<|pad|>")
     if spec.bos_id is not None:
         names.setdefault(spec.bos_id, "<|startoftext|>")
-    if spec.expand_id is not None:
-        names.setdefault(spec.expand_id, "<|expand|>")
+    for role in ("expand", "delete", "split"):
+        token = getattr(spec, f"{role}_id")
+        if token is not None:
+            names.setdefault(token, f"<|{role}|>")
     return names
+
+
+def _in_type(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Return ``config`` with ``dtype`` wherever it states the type of weights."""
+    return {
+        key: dtype
+        if key == "dtype"
+        else _in_type(value, dtype)
+        if isinstance(value, dict)
+        else value
+        for key, value in config.items()
+    }
 
 
 def write_checkpoint(
@@ -179,7 +236,8 @@ def write_checkpoint(
     spec = blueprint.spec
     special = special_tokens(spec, blueprint.family)
     with _staged(output) as folder:
-        write_json(folder / CONFIG, {**blueprint.config, "torch_dtype": dtype})
+        config = _in_type(blueprint.config, dtype)
+        write_json(folder / CONFIG, {**config, "torch_dtype": dtype})
         if blueprint.generation_config:
             write_json(folder / GENERATION_CONFIG, blueprint.generation_config)
         tokenizer = byte_tokenizer(spec.denoiser.vocab_size, special)

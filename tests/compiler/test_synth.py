@@ -18,7 +18,7 @@ from dlmc.families.sdar import SDAR
 from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
 from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
 
-UNSTATED = ("fast-dllm-v2-7b",)  # their files leave the mask to the family
+UNSTATED = ("fast-dllm-v2-7b", "stable-diffcoder-8b-instruct")  # the family knows their masks
 SMALL = Scale(layers=2, hidden=64, heads=4, vocab=300)
 RECIPES = (
     "llada-8b-instruct",

@@ -22,6 +22,20 @@ def expected_shapes(spec: FamilySpec) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in denoiser.named_parameters()}
 
 
+def tensor_shapes(family: Family, spec: FamilySpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a checkpoint, in the network's order."""
+    names, stacked = family.weight_names(spec), family.stacked_names(spec)
+    found: dict[str, tuple[int, ...]] = {}
+    for ours, shape in expected_shapes(spec).items():
+        if ours in names:
+            found[names[ours]] = shape
+        else:
+            experts, rows, *columns = shape
+            parts = stacked[ours]
+            found |= dict.fromkeys(parts, (rows * experts // len(parts), *columns))
+    return found
+
+
 def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> dict[str, Weight]:
     """Return where the values of every parameter of the denoiser lie.
 
@@ -31,14 +45,14 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
             of it: counts, and up to five names each.
     """
     shapes, found = expected_shapes(spec), checkpoint.tensors
-    parts = _parts(family, spec, shapes)
+    parts = tensor_shapes(family, spec)
     needed = {name: found[name] for name in parts if name in found}
     stacked = family.stacked_names(spec)
-    left_over = {
+    left_over = [
         name
         for name in found.keys() - parts.keys() - family.duplicates(spec)
-        if not name.startswith(family.unused)
-    }
+        if not name.startswith(family.unread)
+    ]
     problems = {
         "missing": [repr(name) for name in parts if name not in found],
         "left over": [repr(name[:120]) for name in sorted(left_over)],
@@ -72,17 +86,6 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
         ours: Stack(tuple(needed[name] for name in names), shapes[ours])
         for ours, names in stacked.items()
     }
-
-
-def _parts(
-    family: Family, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Return every tensor that the checkpoint must hold, and its shape."""
-    parts = {theirs: shapes[ours] for ours, theirs in family.weight_names(spec).items()}
-    for ours, names in family.stacked_names(spec).items():
-        experts, rows, *columns = shapes[ours]
-        parts |= dict.fromkeys(names, (rows * experts // len(names), *columns))
-    return parts
 
 
 def _summary(problems: Mapping[str, list[str]]) -> str:

@@ -6,6 +6,9 @@ from typing import Literal
 Activation = Literal["silu", "gelu_tanh"]
 Scoring = Literal["softmax", "sigmoid"]
 
+MIXTURE = ("dlmc", "MoE")
+"""Domain and name of the function that mixes experts, as a graph calls it."""
+
 DENSE, SPARSE = "dense", "moe"
 """Kinds of layers, where some have experts and others one feed-forward layer for all tokens."""
 
@@ -166,6 +169,27 @@ class DenoiserConfig:
     def kind(self, layer: int) -> str:
         """Return what a layer is; empty where all are alike."""
         return self.kinds[layer] if self.kinds else ""
+
+    @property
+    def num_experts(self) -> int:
+        """How many experts a layer that has some has; 0 without such layers."""
+        if self.gemma is not None:
+            return self.gemma.num_experts
+        return 0 if self.moe is None else self.moe.experts
+
+    @property
+    def experts_per_token(self) -> int:
+        """How many of them a token uses."""
+        if self.gemma is not None:
+            return self.gemma.top_k
+        return 0 if self.moe is None else self.moe.top_k
+
+    @property
+    def expert_width(self) -> int:
+        """Intermediate size of one of them."""
+        if self.gemma is not None:
+            return self.gemma.expert_intermediate_size
+        return 0 if self.moe is None else self.moe.width
 
     def with_kinds(self, kinds: tuple[str, ...]) -> "DenoiserConfig":
         """Return the configuration of a network with these layers."""

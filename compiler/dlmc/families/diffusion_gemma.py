@@ -227,6 +227,47 @@ def _read(
     )
 
 
+# Of a tower that nothing reads: transformers always makes one, in the released size 0.55 B.
+_SMALLEST_VISION = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "position_embedding_size": 16,
+}
+
+
+def _fit(config: dict[str, Any], original: DenoiserConfig) -> None:
+    """Make what is stated layer by layer, and what only some layers have, agree with the sizes."""
+    text, layers = config["text_config"], config["text_config"]["num_hidden_layers"]
+    stated = text.get("layer_types")
+    if stated:
+        kinds = [stated[i % len(stated)] for i in range(layers)]
+        text["layer_types"] = [*kinds[:-1], "full_attention"]
+    if original.gemma is not None:
+        _fit_heads(text, original, original.gemma)
+    if isinstance(config.get("vision_config"), dict):
+        config["vision_config"] |= _SMALLEST_VISION
+
+
+def _fit_heads(text: dict[str, Any], original: DenoiserConfig, gemma: Gemma) -> None:
+    """Scale the heads of layers that see everything as those of the others are."""
+    heads, head_dim = text["num_attention_heads"], text.get("head_dim", original.head_dim)
+    wanted = max(1, gemma.global_key_value_heads * heads // original.num_attention_heads)
+    full = {
+        "head_dim": max(2, gemma.global_head_dim * head_dim // original.head_dim // 2 * 2),
+        "num_key_value_heads": max(n for n in range(1, wanted + 1) if heads % n == 0),
+    }
+    if text.get("per_layer_config") is None:
+        text["global_head_dim"] = full["head_dim"]
+        text["num_global_key_value_heads"] = full["num_key_value_heads"]
+        return
+    kinds = _kinds(Keys(text), text["num_hidden_layers"])
+    text["per_layer_config"] = {str(i): full for i, kind in enumerate(kinds) if kind == "full"}
+
+
 _CANDIDATES = 8
 _LAYER = "layers.{i}."
 _OURS = "model.decoder."
@@ -268,7 +309,6 @@ DIFFUSION_GEMMA = Family(
         _LAYER + "encoder_layer_scalar": f"model.encoder.language_model.{_LAYER}layer_scalar",
         "lm_head.weight": "lm_head.weight",
     },
-    unused=("model.encoder.vision_tower.", "model.encoder.embed_vision."),  # images are refused
     size_keys={
         "layers": ("text_config.num_hidden_layers",),
         "hidden": ("text_config.hidden_size",),
@@ -278,5 +318,10 @@ DIFFUSION_GEMMA = Family(
         "head_dim": ("text_config.head_dim",),
         "vocab": ("text_config.vocab_size",),
         "positions": ("text_config.max_position_embeddings",),
+        "experts": ("text_config.num_experts",),
+        "top_k_experts": ("text_config.top_k_experts",),
+        "expert_intermediate": ("text_config.moe_intermediate_size",),
     },
+    fit=_fit,
+    unread=("model.encoder.vision_tower.", "model.encoder.embed_vision."),
 )

@@ -1,6 +1,7 @@
 """What families share whose checkpoints store experts one by one, as Qwen3-MoE does."""
 
 from dataclasses import replace
+from typing import Any
 
 from dlmc.denoiser.config import DENSE, SPARSE, DenoiserConfig, Moe
 from dlmc.families.decoder import REQUIRED, SIZE_KEYS, SIZE_KEYS_WITH_HEAD_DIM, tensor_names
@@ -21,6 +22,7 @@ SPARSE_REQUIRED = (*REQUIRED, "num_experts", "num_experts_per_tok")
 
 SPARSE_SIZE_KEYS = SIZE_KEYS | {
     "experts": ("num_experts",),
+    "top_k_experts": ("num_experts_per_tok",),
     "expert_intermediate": ("moe_intermediate_size",),
 }
 SPARSE_SIZE_KEYS_WITH_HEAD_DIM = SPARSE_SIZE_KEYS | SIZE_KEYS_WITH_HEAD_DIM
@@ -59,6 +61,13 @@ def qwen3_moe(keys: Keys, denoiser: DenoiserConfig) -> DenoiserConfig:
             normalised=keys.flag("norm_topk_prob", default=False),
         ),
     )
+
+
+def fit_qwen3_moe(config: dict[str, Any], _: DenoiserConfig) -> None:
+    """Keep of the layers that are listed as dense those that a scaled ``config`` has."""
+    dense = config.get("mlp_only_layers")
+    if dense:
+        config["mlp_only_layers"] = [i for i in dense if i < config["num_hidden_layers"]]
 
 
 def _kinds(keys: Keys, layers: int) -> tuple[str, ...]:

@@ -176,6 +176,25 @@ def _check_blocks(spec: FamilySpec) -> None:
         )
 
 
+def _fit(config: dict[str, Any], original: DenoiserConfig) -> None:
+    """Make groups, capacity, dense layers and rotated dimensions fit a scaled ``config``."""
+    experts, top_k = config["num_experts"], config["num_experts_per_tok"]
+    if config.get("n_group"):
+        fitting = range(min(config["n_group"], experts), 0, -1)
+        groups = next((n for n in fitting if experts % n == 0 and experts >= 2 * n), 1)
+        enough = -(-top_k * groups // experts)
+        config["n_group"] = groups
+        config["topk_group"] = max(min(config.get("topk_group") or groups, groups), enough)
+    if config.get("expert_capacity"):
+        config["expert_capacity"] = min(max(config["expert_capacity"], top_k), experts)
+    config["first_k_dense_replace"] = min(
+        config["first_k_dense_replace"], config["num_hidden_layers"]
+    )
+    if config.get("rotary_dim") and original.rotary_dim is not None:
+        head_dim = config.get("head_dim") or original.head_dim
+        config["rotary_dim"] = original.rotary_dim * head_dim // original.head_dim
+
+
 _OURS, _THEIRS = "layers.{i}.", "model.layers.{i}."
 _SAME = (
     "input_layernorm.weight",
@@ -204,5 +223,6 @@ LLADA2 = Family(
     },
     stacked=STACKED,
     size_keys=SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
+    fit=_fit,
     mask_text="<|mask|>",
 )

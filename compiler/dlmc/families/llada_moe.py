@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dlmc.denoiser.config import DENSE, SPARSE, Moe
+from dlmc.denoiser.config import DENSE, SPARSE, DenoiserConfig, Moe
 from dlmc.families.decoder import NO_BIAS, PLAIN_ROPE, SUPPORTED, decoder_spec, read_decoder
 from dlmc.families.experts import (
     SPARSE_REQUIRED,
@@ -78,6 +78,14 @@ def _read(
     )
 
 
+def _fit(config: dict[str, Any], _: DenoiserConfig) -> None:
+    """Say of as many layers as a scaled ``config`` has which have experts."""
+    stated = config.get("moe_layer_freq")
+    if stated:
+        layers = config["num_hidden_layers"]
+        config["moe_layer_freq"] = [stated[i % len(stated)] for i in range(layers)]
+
+
 LLADA_MOE = Family(
     name="llada_moe",
     # Some tools write the name of the dense family: its keys tell.
@@ -92,5 +100,6 @@ LLADA_MOE = Family(
         "intermediate": ("dense_intermediate_size",),
         "expert_intermediate": ("expert_intermediate_size",),
     },
+    fit=_fit,
     mask_text="<|mask|>",
 )

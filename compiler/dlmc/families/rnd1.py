@@ -12,6 +12,7 @@ from dlmc.families.experts import (
     SPARSE_REQUIRED,
     SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
     STACKED,
+    fit_qwen3_moe,
     qwen3_moe,
     sparse_tensor_names,
 )
@@ -39,7 +40,7 @@ def _read(
         overrides,
         denoiser,
         regime="full",
-        sampler=SamplerSpec(name="entropy"),
+        sampler=SamplerSpec(name="entropy", parameters={"schedule": "rnd1"}),
         shift=1,
         candidates=32,
         default_mask=_MASK if denoiser.vocab_size > _MASK else None,
@@ -55,4 +56,5 @@ RND1 = Family(
     weights=sparse_tensor_names(),
     stacked=STACKED,
     size_keys=SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
+    fit=fit_qwen3_moe,
 )

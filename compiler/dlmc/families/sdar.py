@@ -23,6 +23,7 @@ from dlmc.families.experts import (
     SPARSE_REQUIRED,
     SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
     STACKED,
+    fit_qwen3_moe,
     qwen3_moe,
     sparse_tensor_names,
 )
@@ -89,4 +90,5 @@ SDAR_MOE = Family(
     weights=sparse_tensor_names(),
     stacked=STACKED,
     size_keys=SPARSE_SIZE_KEYS_WITH_HEAD_DIM,
+    fit=fit_qwen3_moe,
 )

@@ -191,6 +191,11 @@ class FamilySpec:
 
 
 Reader = Callable[[Mapping[str, Any], Mapping[str, Any], Overrides], FamilySpec]
+Fitter = Callable[[dict[str, Any], DenoiserConfig], None]
+
+
+def _as_it_is(config: dict[str, Any], original: DenoiserConfig) -> None:
+    """Change nothing: no key of ``config`` follows from its sizes."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +213,12 @@ class Family:
             for the layer.
         stacked: parameters that a checkpoint holds expert by expert, to the tensors of one expert,
             whose rows follow one another; ``{e}`` stands for the expert.
-        unused: how the names of tensors begin that are no part of the denoiser.
-        size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`).
+        unread: how the names of tensors begin that a checkpoint may hold for other inputs than
+            text.
+        size_keys: keys of ``config.json`` that hold each size a user can scale (`dlmc synth`),
+            with dots where one object lies in another.
+        fit: makes the other keys of a scaled ``config.json`` agree with its sizes; it is also told
+            the network before it was scaled.
         mask_text: text of the mask token, where the tokenizer alone may know its id.
     """
 
@@ -220,8 +229,9 @@ class Family:
     read: Reader
     weights: Mapping[str, str]
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     size_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fit: Fitter = _as_it_is
     mask_text: str | None = None
 
     @property

@@ -12,12 +12,12 @@ SOUND = find("tiny-llada").read_text()
 @pytest.mark.parametrize("name", list_recipes())
 def test_the_stated_number_of_weights_is_that_of_the_network(name):
     torch = pytest.importorskip("torch")
-    from dlmc.denoiser.denoiser import Denoiser
+    from dlmc.denoiser.network import network
 
     recipe = load(name)
     spec = detect(recipe.config).read(recipe.config, recipe.generation_config, Overrides())
     with torch.device("meta"):
-        denoiser = Denoiser(spec.denoiser)
+        denoiser = network(spec.denoiser)
     assert sum(weight.numel() for weight in denoiser.parameters()) == recipe.parameters
 
 
