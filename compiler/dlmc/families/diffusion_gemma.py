@@ -26,6 +26,7 @@ _KINDS = {"sliding_attention": "sliding", "full_attention": "full"}
 _CANVAS, _WINDOW, _EPS, _SOFTCAP, _POSITIONS = 256, 512, 1e-6, 30.0, 131_072
 _SLIDING_THETA, _FULL_THETA, _TURNING = 1e4, 1e6, 0.25
 _STEPS, _BOUND, _COLDEST, _HOTTEST, _STABLE, _CONFIDENT = 48, 0.1, 0.4, 0.8, 1, 0.005
+_HEAD_DIM = 256
 _LARGEST = 1e6
 
 
@@ -52,7 +53,8 @@ def _kinds(text: Keys, layers: int) -> tuple[str, ...]:
 def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
     """Return key-value heads and head size of the layers that see everything.
 
-    Released checkpoints state them once; transformers 5.24 writes them layer by layer.
+    Released checkpoints state them once; transformers 5.24 writes them layer by layer, where they
+    differ from those of the other layers.
     """
     per_layer = text.values.get("per_layer_config")
     if per_layer is None:
@@ -60,19 +62,27 @@ def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
             text.integer("num_global_key_value_heads", default=text.integer("num_key_value_heads")),
             text.integer("global_head_dim", default=512),
         )
-    full = {str(i) for i, kind in enumerate(kinds) if kind == "full"}
-    if not isinstance(per_layer, dict) or set(map(str, per_layer)) != full:
+    full = [str(i) for i, kind in enumerate(kinds) if kind == "full"]
+    if not isinstance(per_layer, dict) or not set(map(str, per_layer)) <= {*full}:
         text.refuse(
-            "'per_layer_config' is no object with a key for every full_attention layer",
+            "'per_layer_config' is no object whose keys are full_attention layers",
             "copy it from the original checkpoint",
         )
+    heads = text.integer("num_key_value_heads", default=text.integer("num_attention_heads"))
+    head_dim = text.integer("head_dim", default=_HEAD_DIM)
+    stated = {str(layer): values for layer, values in per_layer.items()}
     found = set()
-    for layer, values in per_layer.items():
+    for layer in full:
+        values = stated.get(layer, {})
         if not isinstance(values, dict):
             text.refuse(f"'per_layer_config' {layer!r} is no object", "copy it from the original")
         own = Keys(values, f"{text.file}, per_layer_config, {layer}")
-        default = text.integer("num_key_value_heads")
-        found.add((own.integer("num_key_value_heads", default=default), own.integer("head_dim")))
+        found.add(
+            (
+                own.integer("num_key_value_heads", default=heads),
+                own.integer("head_dim", default=head_dim),
+            )
+        )
     if len(found) > 1:
         text.refuse(
             "'per_layer_config' gives full_attention layers different heads",
@@ -110,7 +120,7 @@ def _denoiser(keys: Keys, text: Keys) -> DenoiserConfig:
     kinds = _kinds(text, layers)
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     key_value_heads = text.integer("num_key_value_heads", default=heads)
-    head_dim = text.integer("head_dim", default=256)
+    head_dim = text.integer("head_dim", default=_HEAD_DIM)
     full_heads, full_dim = _full_heads(text, kinds)
     text.check_heads(heads, key_value_heads, head_dim)
     text.check_heads(heads, full_heads, full_dim)
