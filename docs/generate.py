@@ -131,8 +131,11 @@ def checkpoints_row(family: Family) -> tuple[str, ...]:
     recipes = released(family)
     folders = dict.fromkeys(name.partition("/")[0] for name, _, _ in recipes)
     sources = ", ".join(f"`{recipe.source}`" for _, recipe, _ in recipes)
+    denoisers = [spec.denoiser for _, _, spec in recipes]
+    experts = several(f"{one.experts_per_token} of {one.num_experts}" for one in denoisers)
     return (
         summary(module).partition(": ")[2],
+        experts if denoisers[0].num_experts else "",
         ", ".join(f"`{name}`" for name in family.architectures),
         sources,
         ", ".join(f"[{len(recipes)} in {one}](../recipes/{one}/README.md)" for one in folders),
@@ -154,6 +157,8 @@ def sampler_text(family: Family) -> str:
     found = {name for _, _, spec in recipes for name in samplers_for(spec.regime, spec.tokens)}
     every = [name for name in samplers.SAMPLERS if name in found]
     special = [name for name in every if len(regimes_of(name)) == 1]
+    if len(every) == 1:
+        return f"{own} alone"
     also = ", with " + " and ".join(f"`{name}`" for name in special) if special else ""
     return f"{own}; [{len(every)} in all](samplers.md){also}"
 
@@ -168,6 +173,7 @@ def decoding_row(family: Family) -> tuple[str, ...]:
     lengths = sorted({spec.block_length for spec in specs})
     return (
         several(spec.regime for spec in specs),
+        several("random tokens" if spec.mask_id is None else "masks" for spec in specs),
         "whole answer" if all(whole) else several(lengths),
         several(spec.aligned_to for spec in specs),
         several(spec.shift for spec in specs),
@@ -201,10 +207,18 @@ def parity_row(family: Family) -> tuple[str, ...]:
 
 def families_text() -> str:
     """Return the three tables of families."""
-    checkpoints = ("family", "network", "`architectures`", "released checkpoints", "recipes")
+    checkpoints = (
+        "family",
+        "network",
+        "experts of a token",
+        "`architectures`",
+        "released checkpoints",
+        "recipes",
+    )
     decoding = (
         "family",
         "attention",
+        "begins as",
         "block",
         "counted from",
         "shift",

@@ -13,13 +13,30 @@ from tokenizers import Tokenizer
 from dlmc import recipes
 from dlmc.checkpoint import Checkpoint, check_weights
 from dlmc.families import Overrides, detect
+from dlmc.families.diffusion_gemma import DIFFUSION_GEMMA
 from dlmc.families.llada import LLADA
-from dlmc.families.sdar import SDAR
+from dlmc.families.sdar import SDAR, SDAR_MOE
 from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
 from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
 
-UNSTATED = ("fast-dllm-v2-7b", "stable-diffcoder-8b-instruct")  # the family knows their masks
+# The family knows their masks.
+UNSTATED = (
+    "fast-dllm-v2-7b",
+    "stable-diffcoder-8b-instruct",
+    *("llada2.0-mini", "llada2.1-flash", "llada2.2-mini"),
+)
 SMALL = Scale(layers=2, hidden=64, heads=4, vocab=300)
+GEMMA = "diffusiongemma-26b-a4b-it"
+SPARSE = (
+    GEMMA,
+    "llada2.0-mini",
+    "llada2.1-flash",
+    "llada2.2-mini",
+    "llada-moe-7b-a1b-instruct",
+    "sdar-30b-a3b-chat",
+    "rnd1-base-0910",
+)
+FEW = replace(SMALL, experts=4)
 RECIPES = (
     "llada-8b-instruct",
     "illada-8b-base",
@@ -36,15 +53,20 @@ RECIPES = (
 )
 
 
+def small(recipe: str) -> Scale:
+    """Return a scale at which a recipe's checkpoint has few bytes."""
+    return FEW if recipe in SPARSE else SMALL
+
+
 def blueprint(recipe: str, scale: Scale) -> Blueprint:
     chosen = recipes.load(recipe)
     family = detect(chosen.config, prefer=chosen.family)
     return Blueprint.of(family, chosen.config, chosen.generation_config, scale)
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "tiny-llada", "tiny-sdar"])
+@pytest.mark.parametrize("recipe", [*RECIPES, *SPARSE, "tiny-llada", "tiny-sdar"])
 def test_round_trip(tmp_path: Path, recipe: str):
-    plan = blueprint(recipe, SMALL)
+    plan = blueprint(recipe, small(recipe))
     write_checkpoint(plan, tmp_path / "synthetic")
     checkpoint = Checkpoint.open(tmp_path / "synthetic")
     original = recipes.load(recipe)
@@ -53,6 +75,7 @@ def test_round_trip(tmp_path: Path, recipe: str):
     assert spec == plan.spec
     located = check_weights(family, spec, checkpoint)
     assert {where.dtype for where in located.values()} == {"BF16"}
+    assert spec.denoiser.num_experts == (4 if recipe in SPARSE else 0)
     added = {"torch_dtype"} | ({"mask_token_id"} if recipe in UNSTATED else set())
     assert checkpoint.config.keys() == original.config.keys() | added
     assert checkpoint.generation_config.keys() == original.generation_config.keys()
@@ -117,6 +140,10 @@ def test_special_tokens_in_range_stay():
         ("llada-8b-instruct", Scale(hidden=63), "head size 63 is odd"),
         ("sdar-1.7b-chat", Scale(kv_heads=3), "16 attention heads cannot share 3"),
         ("modernbert-base-chat", Scale(kv_heads=2), "do not state kv-heads: leave out --kv-heads"),
+        ("sdar-1.7b-chat", Scale(experts=4), "do not state experts: leave out --experts"),
+        ("llada-8b-instruct", Scale(top_k_experts=4), "top-k-experts: leave out --top-k-experts"),
+        (GEMMA, Scale(experts=4, top_k_experts=5), "'top_k_experts' is 5"),
+        (GEMMA, Scale(positions=64), "'canvas_length' is 256"),
         ("sdar-1.7b-chat", Scale(positions=2), "'block_size' is 4"),
     ],
 )
@@ -125,20 +152,23 @@ def test_scales_that_cannot_be(recipe: str, scale: Scale, sentence: str):
         blueprint(recipe, scale)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [*RECIPES, *SPARSE])
 def test_tokenizer(tmp_path: Path, recipe: str):
-    plan = blueprint(recipe, SMALL)
+    plan = blueprint(recipe, small(recipe))
     write_checkpoint(plan, tmp_path / "synthetic")
     tokenizer = Tokenizer.from_file(str(tmp_path / "synthetic" / "tokenizer.json"))
     text = "Grüße, 世界!\n\x00\x7f"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     special = special_tokens(plan.spec, plan.family)
-    assert plan.spec.mask_id in special
+    assert plan.spec.mask_id in special or recipe == GEMMA
     for token, name in special.items():
         assert tokenizer.encode(f"a{name}").ids[-1] == token
     assert all(tokenizer.id_to_token(token) for token in range(300))
     named = json.loads((tmp_path / "synthetic" / "tokenizer_config.json").read_text())
-    assert tokenizer.token_to_id(named["mask_token"]) == plan.spec.mask_id
+    if recipe == GEMMA:
+        assert named["mask_token"] is plan.spec.mask_id is None
+    else:
+        assert tokenizer.token_to_id(named["mask_token"]) == plan.spec.mask_id
     assert tokenizer.token_to_id(named["eos_token"]) == plan.spec.stop_ids[0]
     assert tokenizer.token_to_id(named["pad_token"]) == plan.spec.pad_id
 
@@ -197,6 +227,162 @@ def test_tied_checkpoints_have_no_head():
     untied = {**config, "tie_word_embeddings": False}
     more = {tensor.name for tensor in Blueprint.of(SDAR, untied, {}, SMALL).tensors("float32")}
     assert more - names == {"lm_head.weight"}
+
+
+@pytest.mark.parametrize("recipe", SPARSE)
+def test_a_recipe_of_experts_is_kept_as_it_is(recipe: str):
+    assert blueprint(recipe, Scale()).config == recipes.load(recipe).config
+
+
+@pytest.mark.parametrize("recipe", SPARSE)
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (Scale(experts=16), (16, 8, 1)),
+        (Scale(experts=4), (4, 4, 1)),
+        (Scale(experts=2), (2, 2, 1)),
+        (Scale(experts=12, top_k_experts=2), (12, 2, 1)),
+        (Scale(expert_intermediate=40), (None, 8, None)),
+        (Scale(hidden=512), (None, 8, 0.25)),
+    ],
+)
+def test_experts_scale(recipe: str, scale: Scale, expected: tuple[int | None, int, float | None]):
+    original = blueprint(recipe, Scale(layers=2)).spec.denoiser
+    shape = blueprint(recipe, replace(scale, layers=2)).spec.denoiser
+    experts, chosen, share = expected
+    if scale.hidden is not None:
+        share = 512 / original.hidden_size
+    width = 40 if share is None else round(original.expert_width * share / 8) * 8
+    assert shape.num_experts == (experts or original.num_experts)
+    assert (shape.experts_per_token, shape.expert_width) == (chosen, width)
+
+
+@pytest.mark.parametrize(
+    ("experts", "groups", "kept"), [(256, 8, 4), (16, 8, 4), (12, 6, 4), (9, 3, 3), (7, 1, 1)]
+)
+def test_groups_of_experts_stay_even_and_large_enough(experts: int, groups: int, kept: int):
+    moe = blueprint("llada2.0-mini", Scale(experts=experts)).spec.denoiser.moe
+    assert moe is not None
+    assert (moe.groups, moe.kept_groups) == (groups, kept)
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "capacity"), [(64, 8, 48), (16, 8, 16), (256, 60, 60)]
+)
+def test_a_block_has_enough_experts_to_choose_from(experts: int, top_k: int, capacity: int):
+    plan = blueprint("llada2.2-mini", Scale(experts=experts, top_k_experts=top_k))
+    assert plan.spec.denoiser.moe is not None
+    assert plan.spec.denoiser.moe.capacity == capacity
+
+
+def test_rotated_dimensions_follow_the_head_size():
+    plan = blueprint("llada2.0-mini", Scale(hidden=64, heads=4))
+    assert (plan.spec.denoiser.head_dim, plan.config["rotary_dim"]) == (16, 8)
+
+
+@pytest.mark.parametrize(("layers", "kinds"), [(1, "s"), (3, "sss"), (20, "s" * 20)])
+def test_llada_moe_says_of_every_layer_what_it_is(layers: int, kinds: str):
+    plan = blueprint("llada-moe-7b-a1b-base", Scale(layers=layers))
+    assert plan.config["moe_layer_freq"] == [1] * len(kinds)
+
+
+def test_dense_layers_beyond_the_last_are_dropped():
+    config = {**recipes.load("sdar-30b-a3b-chat").config, "mlp_only_layers": [0, 40]}
+    plan = Blueprint.of(SDAR_MOE, config, {}, Scale(layers=3))
+    assert plan.config["mlp_only_layers"] == [0]
+    assert plan.spec.denoiser.kinds == ("dense", "moe", "moe")
+
+
+def test_experts_are_written_one_by_one():
+    names = [tensor.name for tensor in blueprint("llada2.0-mini", FEW).tensors("float32")]
+    first = "model.layers.1.mlp.experts."
+    parts = [name.removeprefix(first) for name in names if name.startswith(first)]
+    assert parts[:3] == ["0.gate_proj.weight", "0.up_proj.weight", "1.gate_proj.weight"]
+    assert len(parts) == 3 * 4
+    assert not [name for name in names if name.startswith("model.layers.0.mlp.experts")]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6, 13, 40])
+def test_the_last_layer_of_diffusion_gemma_sees_everything(layers: int):
+    plan = blueprint(GEMMA, Scale(layers=layers))
+    kinds = plan.spec.denoiser.kinds
+    assert len(kinds) == layers
+    assert [i for i, kind in enumerate(kinds) if kind == "full"] == sorted(
+        {*range(5, layers, 6), layers - 1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "heads", "full"),
+    [
+        (Scale(), (16, 8, 256), (2, 512)),
+        (Scale(hidden=1024, heads=8, head_dim=64), (8, 4, 64), (1, 128)),
+        (Scale(heads=32), (32, 16, 88), (4, 176)),
+        (Scale(head_dim=6), (16, 8, 6), (2, 12)),
+        (Scale(hidden=64, heads=1), (1, 1, 64), (1, 128)),
+    ],
+)
+@pytest.mark.parametrize("newer", [False, True])
+def test_heads_of_layers_that_see_everything_follow(
+    newer: bool, scale: Scale, heads: tuple[int, ...], full: tuple[int, ...]
+):
+    chosen = recipes.load(GEMMA)
+    config: dict[str, Any] = json.loads(json.dumps(chosen.config))
+    if newer:  # as transformers 5.24 writes it
+        text = config["text_config"]
+        own = {"head_dim": text.pop("global_head_dim")}
+        own["num_key_value_heads"] = text.pop("num_global_key_value_heads")
+        text["per_layer_config"] = {str(i): own for i in range(5, 30, 6)}
+    scale = replace(scale, layers=7)
+    shape = Blueprint.of(DIFFUSION_GEMMA, config, {}, scale).spec.denoiser
+    assert shape.gemma is not None
+    assert heads == (shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim)
+    assert full == (shape.gemma.global_key_value_heads, shape.gemma.global_head_dim)
+
+
+def test_special_tokens_of_diffusion_gemma_move_wherever_they_stand():
+    plan = blueprint(GEMMA, Scale(vocab=300))
+    config, text = plan.config, plan.config["text_config"]
+    images = [config[f"{name}_token_id"] for name in ("eoi", "image", "boi")]
+    assert images == [299, 298, 297]
+    assert (config["eos_token_id"], text["pad_token_id"], text["bos_token_id"]) == ([1, 106], 0, 2)
+    assert plan.spec.stop_ids == (1, 106, 50)
+
+
+def test_nested_special_tokens_move_with_those_above():
+    config: dict[str, Any] = json.loads(json.dumps(recipes.load(GEMMA).config))
+    config["text_config"]["eos_token_id"] = config["eos_token_id"] = 1000
+    plan = Blueprint.of(DIFFUSION_GEMMA, config, {}, Scale(vocab=300))
+    assert plan.config["text_config"]["eos_token_id"] == plan.config["eos_token_id"]
+    assert plan.spec.stop_ids == (plan.config["eos_token_id"],)
+
+
+def test_a_smaller_checkpoint_has_no_tower_of_released_size():
+    assert blueprint(GEMMA, Scale(layers=6)).config["vision_config"]["num_hidden_layers"] == 1
+    bare = {**recipes.load(GEMMA).config, "vision_config": None}
+    plan = Blueprint.of(DIFFUSION_GEMMA, bare, {}, Scale(layers=6))
+    assert plan.config["vision_config"] is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_stated_type_is_that_of_the_weights(tmp_path: Path, dtype: str):
+    write_checkpoint(blueprint(GEMMA, FEW), tmp_path / "synthetic", dtype=dtype)
+    config = json.loads((tmp_path / "synthetic" / "config.json").read_text())
+    stated = (config["dtype"], config["torch_dtype"], config["text_config"]["dtype"])
+    assert stated == (dtype,) * 3
+
+
+def test_transformers_loads_diffusion_gemma(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers", "5.24")
+    write_checkpoint(blueprint(GEMMA, FEW), tmp_path / "synthetic", dtype="float32")
+    network = transformers.DiffusionGemmaForBlockDiffusion
+    model, loaded = network.from_pretrained(tmp_path / "synthetic", output_loading_info=True)
+    assert not loaded["unexpected_keys"]
+    assert not loaded["mismatched_keys"]
+    tower = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+    assert not [name for name in loaded["missing_keys"] if not name.startswith(tower)]
+    assert model.model.decoder.embed_tokens.weight.dtype == torch.float32
 
 
 def test_scale_is_left_alone():
