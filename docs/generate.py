@@ -22,8 +22,10 @@ from typing import Any
 from dlmc.families import FAMILIES, Family, FamilySpec, Overrides
 from dlmc.recipes import Recipe, list_recipes, load
 from dlmc_runtime import samplers
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.legal import CACHES, regimes_of, samplers_for
-from dlmc_runtime.manifest import EngineRecord, Manifest, Record, Regime
+from dlmc_runtime.manifest import Manifest, Regime
+from dlmc_runtime.record import Record
 from dlmc_runtime.samplers.base import Sampler
 from dlmc_runtime.samplers.config import SamplerConfig
 

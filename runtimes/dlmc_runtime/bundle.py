@@ -5,16 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from dlmc_runtime.engine_record import EngineRecord, parse_engine_record
 from dlmc_runtime.errors import BundleError
 from dlmc_runtime.external_data import external_files
-from dlmc_runtime.manifest import (
-    MAX_MANIFEST_BYTES,
-    EngineRecord,
-    FileRecord,
-    Manifest,
-    parse_engine_record,
-    parse_manifest,
-)
+from dlmc_runtime.manifest import Manifest, parse_manifest
+from dlmc_runtime.record import MAX_MANIFEST_BYTES, FileRecord
 
 MANIFEST = "manifest.json"
 ENGINE = "engine.json"

@@ -4,55 +4,27 @@ Every model here is frozen and refuses unknown keys; the published JSON Schema i
 `Manifest`. Reading checks structure only. Files are checked in `bundle`.
 """
 
-import json
-from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
+from pydantic import Field, model_validator
+
+from dlmc_runtime.record import (
+    SCHEMA_VERSION,
+    BundlePath,
+    Count,
+    FileRecord,
+    Natural,
+    Record,
+    TokenId,
+    parse,
 )
-
-from dlmc_runtime.errors import BundleError
-
-SCHEMA_VERSION: Final = 2
-MAX_MANIFEST_BYTES = 16 << 20
-_SHOWN = 300  # characters of a problem that an error message repeats
 
 Regime = Literal["full", "block", "context"]
 DataType = Literal["int64", "bool", "float32", "float16", "bfloat16"]
 HeadVariant = Literal["plain", "guided", "logits"]
 Precision = Literal["float32", "float16", "bfloat16"]
 Quantization = Literal["none", "int8", "int4", "w8a8"]
-Count = Annotated[int, Field(ge=1, le=1 << 40)]
-Natural = Annotated[int, Field(ge=0, le=1 << 40)]
-TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 Parameter = int | float | bool | str | tuple[int, ...] | None
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-ComputeCapability = Annotated[str, Field(pattern=r"^sm[0-9]{2,3}$")]
-
-
-def _inside(path: str) -> str:
-    """Accept a relative POSIX path that stays inside the bundle."""
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
-        raise ValueError("must be a relative path inside the bundle")
-    if ":" in parts[0] or str(PurePosixPath(path)) != path:
-        raise ValueError("must be a normalised relative path")
-    return path
-
-
-BundlePath = Annotated[str, AfterValidator(_inside)]
-
-
-class Record(BaseModel):
-    """Base of all records: frozen, strict, closed, every number finite."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class TensorSpec(Record):
@@ -196,7 +168,7 @@ class SamplerSpec(Record):
     """Default sampler of the bundle: a registered name and its parameters."""
 
     name: str
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = Field(default={})
 
 
 class TextSpec(Record):
@@ -231,7 +203,7 @@ class TargetSpec(Record):
     precision: Precision = "float32"
     quantization: Quantization = "none"
     profiles: tuple[Profile, ...] = ()
-    tolerances: dict[str, Tolerance] = {}
+    tolerances: dict[str, Tolerance] = Field(default={})
     device_memory: Count | None = None
 
 
@@ -242,13 +214,6 @@ class Provenance(Record):
     revision: str | None = None
     recipe: str | None = None
     versions: dict[str, str]
-
-
-class FileRecord(Record):
-    """Size in bytes and hash of a file of the bundle."""
-
-    size: Natural
-    sha256: Sha256
 
 
 class Manifest(Record):
@@ -356,98 +321,6 @@ class Manifest(Record):
         return self
 
 
-class Requirements(Record):
-    """What an engine needs of a machine; checked before an engine library sees it.
-
-    Attributes:
-        library: distribution that runs the engine.
-        version: version of it that built the engine.
-        match: which versions run it; ``any`` where the plan is plain ONNX.
-        system: operating system and processor, such as ``linux-x86_64``; None where any will do.
-        compute_capabilities: GPUs it was built for, such as ``sm89``; empty for none or any.
-        newer_gpus: whether GPUs of a later compute capability run it too.
-        memory: bytes on the device for weights and the largest profile.
-    """
-
-    library: str
-    version: str
-    match: Literal["exact", "later", "any"]
-    system: str | None = None
-    compute_capabilities: tuple[ComputeCapability, ...] = ()
-    newer_gpus: bool = False
-    memory: Natural = 0
-
-
-class EngineRecord(Record):
-    """``engine.json``: what `dlmc build` made, for what, from what.
-
-    Paths are relative to the bundle. ``plan`` is the bundle's own graph or a file of the engine's
-    folder; ``files`` lists every file of that folder that running needs.
-    """
-
-    schema_version: Literal[2] = SCHEMA_VERSION
-    target: str
-    device: str
-    precision: Precision
-    quantization: Quantization = "none"
-    cache_dtype: Precision = "float32"
-    profiles: tuple[Profile, ...] = Field(min_length=1)
-    plan: BundlePath
-    options: dict[str, str] = {}
-    requires: Requirements
-    tolerances: dict[str, Tolerance] = {}
-    manifest_sha256: Sha256
-    versions: dict[str, str]
-    files: dict[BundlePath, FileRecord]
-
-
-RecordType = TypeVar("RecordType", bound=Record)
-
-
-def _first_problem(error: ValidationError) -> str:
-    """Name the first offending field. Keys come from the file: make them fit for a terminal."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, problem["loc"]))
-    message = problem["msg"].removeprefix("Value error, ")
-    text = f"{where}: {message}" if where else message
-    shown = "".join(symbol if symbol.isprintable() else "?" for symbol in text)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object; refuse a key given twice, which two readers could read differently."""
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return data
-
-
-def _parse(kind: type[RecordType], text: bytes, where: str) -> RecordType:
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{where} is larger than {MAX_MANIFEST_BYTES} bytes", "export it again")
-    try:
-        data: Any = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{where} is not valid JSON ({error})", "export it again") from None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if type(version) is not int:  # true and 1.0 equal 1, and are not versions
-        raise BundleError(f"{where} states no schema version", "export or build it again")
-    if version < SCHEMA_VERSION:
-        raise BundleError(
-            f"{where} has schema version {version}, this dlmc reads {SCHEMA_VERSION}",
-            "export the checkpoint again and build its engines",
-        )
-    if version > SCHEMA_VERSION:
-        raise BundleError(
-            f"{where} has schema version {version}, this dlmc reads {SCHEMA_VERSION}",
-            "upgrade dlmc or export the checkpoint with this version",
-        )
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise BundleError(f"{where}: {_first_problem(error)}", "export or build it again") from None
-
-
 def parse_manifest(text: bytes, where: str = "manifest.json") -> Manifest:
     """Parse and check a manifest.
 
@@ -455,9 +328,4 @@ def parse_manifest(text: bytes, where: str = "manifest.json") -> Manifest:
         BundleError: it is not JSON, has a newer schema, or breaks the schema; the message names
             the first offending field.
     """
-    return _parse(Manifest, text, where)
-
-
-def parse_engine_record(text: bytes, where: str = "engine.json") -> EngineRecord:
-    """Parse and check an engine record; raises `BundleError` like `parse_manifest`."""
-    return _parse(EngineRecord, text, where)
+    return parse(Manifest, text, where)

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord
 
 # The GPU build of ONNX Runtime runs on the CPU too, and both must not be installed together.
 _STAND_INS = {"onnxruntime": ("onnxruntime-gpu",)}

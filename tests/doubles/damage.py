@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sealing import replace_bytes
 
 from dlmc_runtime.bundle import ENGINE, Bundle, engine_folder, sha256_of
-from dlmc_runtime.manifest import EngineRecord, FileRecord
+from dlmc_runtime.engine_record import EngineRecord
+from dlmc_runtime.record import FileRecord
 
 _TYPES: dict[ir.DataType, np.dtype[Any]] = {
     ir.DataType.FLOAT: np.dtype("<f4"),

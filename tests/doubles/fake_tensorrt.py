@@ -19,8 +19,9 @@ import tensorrt_rtx as real
 from fake_cuda import GARBAGE, Cuda, MisuseError, Work
 
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines.base import tensor_shape
-from dlmc_runtime.manifest import EngineRecord, FileRecord, Requirements
+from dlmc_runtime.record import FileRecord
 
 SCRATCH = 4096
 VERSION = "11.1.0.10"

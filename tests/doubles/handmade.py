@@ -21,15 +21,9 @@ from onnx import TensorProto, helper
 
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.export.graph_io import graph_inputs, graph_outputs
+from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines.base import Inputs
-from dlmc_runtime.manifest import (
-    EngineRecord,
-    HeadVariant,
-    Manifest,
-    Profile,
-    Requirements,
-    TensorSpec,
-)
+from dlmc_runtime.manifest import HeadVariant, Manifest, Profile, TensorSpec
 
 TABLE = (np.arange(64, dtype=np.int64) * 7 + 3) % 60
 WEIGHTS = "weights/model.safetensors"

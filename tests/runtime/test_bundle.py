@@ -16,7 +16,7 @@ from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.bundle import Bundle, check_files, sha256_of
 from dlmc_runtime.errors import BundleError, DlmcError
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.manifest import FileRecord
+from dlmc_runtime.record import FileRecord
 
 TARGET = "onnxruntime-cpu"
 ENGINE = f"engines/{TARGET}/engine.json"

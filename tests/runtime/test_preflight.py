@@ -6,9 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from dlmc_runtime import preflight
+from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Profile, Requirements
+from dlmc_runtime.manifest import Profile
 
 
 @dataclass

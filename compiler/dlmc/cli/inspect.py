@@ -11,9 +11,10 @@ from dlmc.recipes.readme import size as weights
 from dlmc.targets.build import memory
 from dlmc_runtime import legal, preflight
 from dlmc_runtime.bundle import MANIFEST, Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import BundleError, DlmcError
-from dlmc_runtime.manifest import EngineRecord, Manifest, Profile
+from dlmc_runtime.manifest import Manifest, Profile
 
 _HASH_DIGITS = 12
 _FLOAT_BYTES = 4

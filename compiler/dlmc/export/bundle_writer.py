@@ -15,7 +15,8 @@ from dlmc.export.progress import byte_progress
 from dlmc.linking import link_or_copy
 from dlmc_runtime.bundle import MANIFEST, PARTIAL
 from dlmc_runtime.errors import DlmcError, UsageError
-from dlmc_runtime.manifest import FileRecord, Manifest
+from dlmc_runtime.manifest import Manifest
+from dlmc_runtime.record import FileRecord
 
 _CHUNK = 1 << 20
 

@@ -6,14 +6,8 @@ from importlib.metadata import version
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.export.graph_io import graph_inputs, graph_outputs
 from dlmc.export.plan import ExportPlan
-from dlmc_runtime.manifest import (
-    FileRecord,
-    Head,
-    LayerCache,
-    Manifest,
-    Model,
-    Provenance,
-)
+from dlmc_runtime.manifest import Head, LayerCache, Manifest, Model, Provenance
+from dlmc_runtime.record import FileRecord
 from dlmc_runtime.version import __version__
 
 GRAPH = "denoiser.onnx"

@@ -8,7 +8,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from dlmc.recipes.notation import parse
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import Count, Profile, Record, SamplerSpec, TargetSpec, Tolerance
+from dlmc_runtime.manifest import Profile, SamplerSpec, TargetSpec, Tolerance
+from dlmc_runtime.record import Count, Record
 
 MAX_RECIPE_BYTES = 256 << 10
 

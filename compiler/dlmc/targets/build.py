@@ -19,20 +19,12 @@ from dlmc.targets.sizes import BYTES
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import ENGINE, PARTIAL, Bundle, engine_folder
 from dlmc_runtime.cache import cache_shapes
+from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines import ENGINES, make
 from dlmc_runtime.engines.base import head_outputs, tensor_shape
 from dlmc_runtime.engines.memory import item_size
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import (
-    EngineRecord,
-    Manifest,
-    Precision,
-    Profile,
-    Quantization,
-    Requirements,
-    TargetSpec,
-    TensorSpec,
-)
+from dlmc_runtime.manifest import Manifest, Precision, Profile, Quantization, TargetSpec, TensorSpec
 from dlmc_runtime.version import __version__
 
 

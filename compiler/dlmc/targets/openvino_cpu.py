@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dlmc.targets.build import BuildPlan, Built
 from dlmc.targets.lowered import lowered
-from dlmc_runtime.manifest import Requirements
+from dlmc_runtime.engine_record import Requirements
 
 
 def build(plan: BuildPlan, folder: Path) -> Built:

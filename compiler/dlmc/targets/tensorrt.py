@@ -11,12 +11,13 @@ from typing import Any
 from dlmc.targets.build import BuildPlan, Built
 from dlmc.targets.lowered import Graph, lowered
 from dlmc_runtime import preflight
+from dlmc_runtime.engine_record import Requirements
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.engines.base import plan_dtype, tensor_shape
 from dlmc_runtime.engines.cuda import compute_capability
 from dlmc_runtime.engines.tensorrt import NAMES, Log, library, logger
 from dlmc_runtime.errors import EngineError, UsageError
-from dlmc_runtime.manifest import Precision, Requirements
+from dlmc_runtime.manifest import Precision
 
 PLAN = "engine.plan"
 _AMPERE = "sm80"

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from dlmc_runtime import preflight
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import RequestError
-from dlmc_runtime.manifest import EngineRecord
 
 if TYPE_CHECKING:
     from dlmc.validate.report import Report

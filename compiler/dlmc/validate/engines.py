@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from dlmc.validate.reference import GRAPH, TORCH
 from dlmc_runtime import engines, preflight
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
-from dlmc_runtime.manifest import EngineRecord
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dlmc.validate.report import Layers, Place, PointError
 from dlmc.validate.tolerances import CHANNELS, LAYERS, Limits
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.bundle import PARTIAL, Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord
 
 _ONNX = ".onnx"
 _STATES = 4  # forwards that layers are compared on

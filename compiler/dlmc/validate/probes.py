@@ -14,8 +14,8 @@ from dlmc.validate.recording import Arrays
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import narrow
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.errors import DlmcError, EngineError
-from dlmc_runtime.manifest import EngineRecord
 
 Probe = Callable[[Arrays], Arrays]
 """Returns the values of all marked points, by point, for a graph's inputs; all in float32."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from dlmc_runtime import engines
 from dlmc_runtime.bundle import Bundle, check_files
 from dlmc_runtime.cache import Cache
+from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, Requirements
+from dlmc_runtime.manifest import Manifest, Profile
 
 if TYPE_CHECKING:
     from dlmc.validate.recording import Arrays

@@ -25,17 +25,9 @@ from dlmc_runtime.engines.base import (
     tensor_shape,
 )
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.manifest import (
-    Manifest,
-    Natural,
-    Profile,
-    Record,
-    SamplerSpec,
-    Sha256,
-    TensorSpec,
-    TokenId,
-)
+from dlmc_runtime.manifest import Manifest, Profile, SamplerSpec, TensorSpec
 from dlmc_runtime.masks import Own
+from dlmc_runtime.record import Natural, Record, Sha256, TokenId
 from dlmc_runtime.samplers.base import BlockState
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.task import Kind, Task

@@ -21,9 +21,9 @@ from dlmc.validate.sources import Live, Recorded, Saved
 from dlmc.validate.tolerances import Limits, limits, strict_limits
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.errors import EngineError, UsageError
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.manifest import EngineRecord
 from dlmc_runtime.version import __version__
 
 FOLDER = "validation"

@@ -13,11 +13,12 @@ from dlmc.validate.points import marked_name
 from dlmc.validate.probes import Probe, narrowed
 from dlmc.validate.recording import Arrays
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import tensor_shape
 from dlmc_runtime.engines.cuda import CudaDevice
 from dlmc_runtime.engines.tensorrt import Log, library, logger
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Profile
+from dlmc_runtime.manifest import Profile
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -1,7 +1,8 @@
 """How far an engine may be from the reference: one table by precision and quantization."""
 
 from dlmc.export.defaults import TOLERANCES
-from dlmc_runtime.manifest import EngineRecord, Manifest, Precision, Quantization, Tolerance
+from dlmc_runtime.engine_record import EngineRecord
+from dlmc_runtime.manifest import Manifest, Precision, Quantization, Tolerance
 
 Limits = dict[str, Tolerance]
 

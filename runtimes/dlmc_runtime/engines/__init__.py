@@ -9,8 +9,8 @@ from dlmc_runtime.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dlmc_runtime.bundle import Bundle
+    from dlmc_runtime.engine_record import EngineRecord
     from dlmc_runtime.engines.base import Engine
-    from dlmc_runtime.manifest import EngineRecord
 
 
 @dataclass(frozen=True)

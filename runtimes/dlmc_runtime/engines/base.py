@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.cache import Cache
-from dlmc_runtime.manifest import (
-    Attention,
-    DataType,
-    Manifest,
-    Precision,
-    Profile,
-    TensorSpec,
-)
+from dlmc_runtime.manifest import Attention, DataType, Manifest, Precision, Profile, TensorSpec
 
 OUTPUTS = (
     "top_ids",

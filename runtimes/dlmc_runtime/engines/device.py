@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Cache
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import (
     Inputs,
     Outputs,
@@ -22,7 +23,7 @@ from dlmc_runtime.engines.base import (
 from dlmc_runtime.engines.device_cache import CacheMemory, CachePool, DeviceCache
 from dlmc_runtime.engines.memory import Device, Layout
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, TensorSpec
+from dlmc_runtime.manifest import Manifest, Profile, TensorSpec
 
 
 class StagedInputs(Inputs):

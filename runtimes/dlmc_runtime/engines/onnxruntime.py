@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Cache, HostCache, cache_shapes
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import Inputs, Outputs, Store, head_outputs, input_shapes, plan_dtype
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Model, Precision, Profile, TensorSpec
+from dlmc_runtime.manifest import Model, Precision, Profile, TensorSpec
 
 _NOTHING_BUT_CRASHES = 4  # errors come as exceptions, and need no second message on stderr
 _TYPES = {

@@ -6,6 +6,7 @@ from typing import Any
 import onnxruntime
 
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import plan_dtype, tensor_shape
 from dlmc_runtime.engines.cuda import CudaDevice
 from dlmc_runtime.engines.device import DeviceEngine
@@ -13,7 +14,7 @@ from dlmc_runtime.engines.device_cache import CacheMemory
 from dlmc_runtime.engines.memory import NUMPY, Device
 from dlmc_runtime.engines.onnxruntime import open_session
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import DataType, EngineRecord, Profile, TensorSpec
+from dlmc_runtime.manifest import DataType, Profile, TensorSpec
 
 _BFLOAT16 = 16  # what ONNX calls it; numpy has no name for it
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}

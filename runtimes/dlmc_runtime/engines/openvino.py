@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import Cache, HostCache, cache_shapes
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import Inputs, Outputs, Store, head_outputs, input_shapes, plan_dtype
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Manifest, Profile, TensorSpec
+from dlmc_runtime.manifest import Manifest, Profile, TensorSpec
 
 MODEL_CACHE = "model_cache"
 """Option of a record: keep compiled models in the user's cache folder."""

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines.base import plan_dtype, tensor_shape
 from dlmc_runtime.engines.cuda import CudaDevice
 from dlmc_runtime.engines.device import DeviceEngine
 from dlmc_runtime.engines.device_cache import CacheMemory
 from dlmc_runtime.engines.memory import Recording
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import EngineRecord, Profile
+from dlmc_runtime.manifest import Profile
 
 NAMES = {
     "int64": "INT64",

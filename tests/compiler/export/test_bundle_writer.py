@@ -13,7 +13,8 @@ import pytest
 from dlmc.export.bundle_writer import BundleWriter, check_output, file_record
 from dlmc_runtime.bundle import MANIFEST, Bundle
 from dlmc_runtime.errors import BundleError, DlmcError, UsageError
-from dlmc_runtime.manifest import FileRecord, Manifest, parse_manifest
+from dlmc_runtime.manifest import Manifest, parse_manifest
+from dlmc_runtime.record import FileRecord
 
 
 @pytest.fixture

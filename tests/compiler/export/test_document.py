@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from dlmc.export.document import CONFIG, GRAPH, build_manifest
 from dlmc.export.options import ExportOptions
 from dlmc.export.plan import plan_export
-from dlmc_runtime.manifest import FileRecord, TargetSpec
+from dlmc_runtime.manifest import TargetSpec
+from dlmc_runtime.record import FileRecord
 from dlmc_runtime.version import __version__
 
 FILE = FileRecord(size=1, sha256="0" * 64)

@@ -11,10 +11,11 @@ from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime import engines, preflight
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.cache import HostCache
+from dlmc_runtime.engine_record import parse_engine_record
 from dlmc_runtime.engines.base import Inputs
 from dlmc_runtime.engines.onnxruntime import OnnxRuntimeEngine
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
-from dlmc_runtime.manifest import Profile, parse_engine_record
+from dlmc_runtime.manifest import Profile
 
 TARGET = "onnxruntime-cpu"
 
