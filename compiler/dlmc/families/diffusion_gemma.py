@@ -23,6 +23,7 @@ _SUPPORTED: Supported = {
 }
 _KINDS = {"sliding_attention": "sliding", "full_attention": "full"}
 # What transformers assumes where a key is absent: config, rotary embedding, generation.
+_KEY_VALUE_HEADS = 4
 _CANVAS, _WINDOW, _EPS, _SOFTCAP, _POSITIONS = 256, 512, 1e-6, 30.0, 131_072
 _SLIDING_THETA, _FULL_THETA, _TURNING = 1e4, 1e6, 0.25
 _STEPS, _BOUND, _COLDEST, _HOTTEST, _STABLE, _CONFIDENT = 48, 0.1, 0.4, 0.8, 1, 0.005
@@ -54,23 +55,23 @@ def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
     """Return key-value heads and head size of the layers that see everything.
 
     Released checkpoints state them once; transformers 5.24 writes them layer by layer, where they
-    differ from those of the other layers.
+    differ from those of the other layers, and the numbers of layers with leading zeros ("05").
     """
-    per_layer = text.values.get("per_layer_config")
+    per_layer, default = text.values.get("per_layer_config"), _key_value_heads(text)
     if per_layer is None:
         return (
-            text.integer("num_global_key_value_heads", default=text.integer("num_key_value_heads")),
+            text.integer("num_global_key_value_heads", default=default),
             text.integer("global_head_dim", default=512),
         )
     full = [str(i) for i, kind in enumerate(kinds) if kind == "full"]
-    if not isinstance(per_layer, dict) or not set(map(str, per_layer)) <= {*full}:
+    items = [*per_layer.items()] if isinstance(per_layer, dict) else [("", per_layer)]
+    stated = {_without_zeros(layer): values for layer, values in items}
+    if len(stated) < len(items) or not stated.keys() <= {*full}:
         text.refuse(
             "'per_layer_config' is no object whose keys are full_attention layers",
             "copy it from the original checkpoint",
         )
-    heads = text.integer("num_key_value_heads", default=text.integer("num_attention_heads"))
     head_dim = text.integer("head_dim", default=_HEAD_DIM)
-    stated = {str(layer): values for layer, values in per_layer.items()}
     found = set()
     for layer in full:
         values = stated.get(layer, {})
@@ -79,7 +80,7 @@ def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
         own = Keys(values, f"{text.file}, per_layer_config, {layer}")
         found.add(
             (
-                own.integer("num_key_value_heads", default=heads),
+                own.integer("num_key_value_heads", default=default),
                 own.integer("head_dim", default=head_dim),
             )
         )
@@ -89,6 +90,14 @@ def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
             "dlmc implements equal ones only",
         )
     return found.pop()
+
+
+def _key_value_heads(text: Keys) -> int:
+    return text.integer("num_key_value_heads", default=_KEY_VALUE_HEADS)
+
+
+def _without_zeros(number: str) -> str:
+    return number.lstrip("0") or "0"
 
 
 def _rope(text: Keys, kind: str, rope_type: str, theta: float) -> tuple[Keys, float]:
@@ -119,7 +128,7 @@ def _denoiser(keys: Keys, text: Keys) -> DenoiserConfig:
     layers = text.integer("num_hidden_layers", most=MOST_LAYERS)
     kinds = _kinds(text, layers)
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
-    key_value_heads = text.integer("num_key_value_heads", default=heads)
+    key_value_heads = _key_value_heads(text)
     head_dim = text.integer("head_dim", default=_HEAD_DIM)
     full_heads, full_dim = _full_heads(text, kinds)
     text.check_heads(heads, key_value_heads, head_dim)
