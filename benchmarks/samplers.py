@@ -45,6 +45,8 @@ SETTINGS: dict[str, tuple[Options, ...]] = {
     "confidence_threshold_ref": ({}, {"threshold": 0.7}),
     "confidence_threshold_bound": ({}, {"threshold": 0.7}),
     "cumulative_error": ({}, {"threshold": 0.5}),
+    "token_editing": ({}, {"threshold": 0.7, "edit_threshold": 0.5}),
+    "levenshtein": ({}, {"threshold": 0.7, "edit_threshold": 0.5}),
 }
 """Settings of samplers that have more than steps to set their pace."""
 _ALSO_STEPS = ("low_confidence",)

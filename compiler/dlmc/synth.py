@@ -16,7 +16,7 @@ from dlmc.checkpoint.byte_tokenizer import BYTES, CHAT_TEMPLATE, byte_tokenizer
 from dlmc.checkpoint.checkpoint import CONFIG, GENERATION_CONFIG, TOKENIZER
 from dlmc.checkpoint.random_weights import random_weights
 from dlmc.checkpoint.safetensors_writer import TensorPlan, write_json, write_shards
-from dlmc.checkpoint.weights import expected_shapes, tensor_shapes
+from dlmc.checkpoint.weights import tensor_shapes
 from dlmc.denoiser.config import DenoiserConfig
 from dlmc.families import Family, FamilySpec, Overrides
 from dlmc_runtime.errors import DlmcError, UsageError
@@ -136,7 +136,7 @@ class Blueprint:
 
     def tensors(self, dtype: str) -> list[TensorPlan]:
         """Return the tensors of the checkpoint in the network's order."""
-        shapes = tensor_shapes(self.family, self.spec, expected_shapes(self.spec))
+        shapes = tensor_shapes(self.family, self.spec)
         return [TensorPlan(name, DTYPES[dtype], shape) for name, shape in shapes.items()]
 
 

@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,23 @@ def _short_yarn(config: dict[str, Any]) -> None:
     config["block_size"] = 8
 
 
+def _short_canvas(config: dict[str, Any]) -> None:
+    config["canvas_length"] = 8
+    text = config["text_config"]
+    text["sliding_window"] = 12  # shorter than what is generated
+    text["global_head_dim"], text["num_global_key_value_heads"] = 32, 1
+    config["vision_config"] = None
+
+
+def _short_block(config: dict[str, Any]) -> None:
+    config["block_size"] = 8
+
+
 # 7 layers are the first and two periods of ModernBERT.
 _ENCODER = Scale(layers=7, hidden=64, heads=4, vocab=320, positions=POSITIONS)
 _MULTIPLE_HEADS = Scale(layers=3, hidden=64, heads=4, kv_heads=4, vocab=320, positions=POSITIONS)
+_EXPERTS = replace(_SCALE, experts=8, top_k_experts=2, expert_intermediate=16)
+_MULTIPLE_EXPERTS = replace(_MULTIPLE_HEADS, experts=8, top_k_experts=2, expert_intermediate=16)
 NETWORKS: dict[str, Network] = {
     "llada": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS),
     "illada": Network("illada", "illada-8b-instruct"),
@@ -64,6 +78,14 @@ NETWORKS: dict[str, Network] = {
     "stable_diffcoder": Network("stable_diffcoder", "stable-diffcoder-8b-instruct"),
     "coda": Network("coda", "coda-v0-instruct"),
     "modernbert": Network("modernbert", "modernbert-base-chat", _ENCODER, _short_window),
+    "diffusion_gemma": Network(
+        "diffusion_gemma", "diffusiongemma-26b-a4b-it", _EXPERTS, _short_canvas
+    ),
+    "llada2": Network("llada2", "llada2.1-mini", _EXPERTS),
+    "llada_moe": Network("llada_moe", "llada-moe-7b-a1b-instruct", _MULTIPLE_EXPERTS),
+    "sdar_moe": Network("sdar_moe", "sdar-30b-a3b-chat", _EXPERTS),
+    "rnd1": Network("rnd1", "rnd1-base-0910", _EXPERTS),
+    "llada2, blocks route": Network("llada2", "llada2.2-mini", _EXPERTS, _short_block),
     "llada, guided": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS, variant="guided"),
     "sdar, guided": Network("sdar", "sdar-1.7b-chat", variant="guided"),
 }

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 import cases
 import numpy as np
 import pytest
+from gemma import Graph, arrived
 from safetensors.numpy import load_file
 
 from dlmc.export.pipeline import ExportOptions, export_checkpoint
-from dlmc_runtime import masks
-from dlmc_runtime.blocks import Blocks
 from dlmc_runtime.bundle import Bundle
-from dlmc_runtime.cache import HostCache
-from dlmc_runtime.engines.onnxruntime import open_session
 
 PACKS = cases.packs_of("DiffusionGemmaForBlockDiffusion")
 # What the pack suggests.
 ATOL, LOGITS_ATOL = 1e-4, 5e-4
-CONTEXT = 128
 
 
 @dataclass
@@ -63,48 +59,6 @@ def calls():
                 yield pytest.param(pack, call, id=f"{pack.name}/{name}-{row}")
 
 
-class Graph:
-    """The exported graph with logits, and a cache of one row."""
-
-    def __init__(self, bundle):
-        self.bundle, manifest = bundle, bundle.manifest
-        self.session = open_session(bundle, manifest.graph)
-        self.context = manifest.attention.sliding_context
-        self.cache = HostCache(manifest.model, 1, CONTEXT)
-        self.hidden = manifest.model.hidden_size
-
-    def feed(self, ids, first, *, causal, expected=None, temperature=0.0):
-        """Feed positions behind those that are stored; the first is at ``first`` in the rope."""
-        count, filled = len(ids), int(self.cache.filled[0])
-        places = np.arange(filled, filled + count)
-        among = masks.own("causal" if causal else "everyone", places, Blocks(1, 0, CONTEXT))
-        ring = min(CONTEXT, self.context)
-        whole, last = (np.zeros((count, size + count), bool) for size in (CONTEXT, ring))
-        for mask in (whole, last):
-            masks.fill(mask, among, filled)
-        if causal:
-            masks.trail(last, places, filled, self.context)
-        names = ["logits", "next_self_conditioning"]
-        names += [arg.name for arg in self.session.get_outputs() if "present" in arg.name]
-        nothing = np.zeros((count, self.hidden), np.float32)
-        feeds = {
-            **self.cache.past,
-            "input_ids": ids[None],
-            "position_ids": places[None] - filled + first,
-            "attention_mask": whole[None, None],
-            "sliding_attention_mask": last[None, None],
-            "self_conditioning": (nothing if expected is None else expected)[None],
-            "denoising": np.array([not causal]),
-            "head_rows": np.arange(count)[None],
-            "temperature": np.array([temperature], np.float32),
-            "uniform": np.zeros((1, count), np.float32),
-        }
-        logits, told, *present = self.session.run(names, feeds)
-        if causal:
-            self.cache.write(0, count, present, filled)
-        return logits[0], told[0], present
-
-
 @pytest.fixture(scope="module")
 def with_logits(tmp_path_factory):
     """Return a function that exports a pack with logits, once."""
@@ -135,9 +89,7 @@ def test_recorded_forwards(with_logits, pack, call, chunk):
         for part, name in enumerate("kv"):
             found = np.concatenate([one[2 * layer + part][0] for one in presents], axis=1)
             close(found, call.stored(f"{name}_new.{layer}"), f"{name} of layer {layer}")
-            past = list(graph.cache.past.values())[2 * layer + part][0]
-            held = masks.held(len(ids), past.shape[1])
-            inside = past[:, np.argsort(held, kind="stable")][:, (np.sort(held) >= 0)]
+            inside = arrived(graph, 2 * layer + part)
             close(inside, call.kept(f"{name}_cache.{layer}"), f"cached {name} of layer {layer}")
     canvas, first = call.array("dec_zero", "input_ids"), call.pads + len(ids)
     logits, told, _ = graph.feed(canvas, first, causal=False, temperature=call.temperature)

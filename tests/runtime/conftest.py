@@ -7,8 +7,9 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import DenoiserConfig, Gemma
 from dlmc.denoiser.head import DenoiserWithHead, Head
+from dlmc.export.graph_io import graph_inputs, graph_outputs
 from dlmc.validate.torch_engine import TorchEngine
 from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Inputs, Outputs, input_shapes
@@ -144,6 +145,76 @@ def torch_engine():
         return cache[key]
 
     return make
+
+
+def _noise_engine(profiles, block_length=4, context=5, seed=0):
+    """A random model of random tokens, two of whose layers keep the last positions only."""
+    torch.manual_seed(seed)
+    config = DenoiserConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        kinds=("sliding", "sliding", "full"),
+        sliding_context=context,
+        gemma=Gemma(
+            num_experts=4,
+            top_k=2,
+            expert_intermediate_size=16,
+            self_conditioning_size=24,
+            global_head_dim=2 * HEAD_DIM,
+            global_key_value_heads=1,
+            global_rope_theta=1e6,
+            global_turning=2,
+            softcap=30.0,
+            embed_scale=HIDDEN**0.5,
+        ),
+    )
+    module = DenoiserWithHead(config, Head(VOCAB, CANDIDATES, ()))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 2.0 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.uniform_(0.6, 1.2)
+        module.denoiser.embed_tokens.weight.normal_(0, 1)
+    layers = [
+        {"key_value_heads": heads, "head_dim": size, "window": context if last else None}
+        for heads, size, last in (
+            (*config.cache_shape(kind), config.keeps_last(kind)) for kind in config.kinds
+        )
+    ]
+    plain = _manifest("context", block_length, profiles)
+    made = _manifest(
+        "context",
+        block_length,
+        profiles,
+        attention={
+            "regime": "context",
+            "block_length": block_length,
+            "aligned_to": "answer",
+            "sliding_context": context,
+        },
+        tokens={"mask": None, "stop": (EOS,), "pad": PAD, "suppressed": ()},
+        model=plain.model.model_dump() | {"num_hidden_layers": 3, "layers": tuple(layers)},
+        inputs=graph_inputs(config),
+        outputs=graph_outputs(config, CANDIDATES, "plain"),
+        sampler={"name": "renoise", "parameters": {}},
+    )
+    return TorchEngine(module, made, made.profiles)
+
+
+@pytest.fixture(scope="session")
+def noise_engine():
+    """Make an engine: ``noise_engine(profiles, block_length, context, seed)``."""
+    return _noise_engine
 
 
 @dataclass

@@ -210,6 +210,25 @@ def test_positions_beyond_the_answer_may_still_change_it(row):
     assert (one.finished, one.answer()) == (True, [10, 13])
 
 
+def test_what_the_last_forward_changed_is_fed_once_more_to_be_stored(row):
+    one = row([7], 7, sampler=EDITING | {"max_post_steps": 1})
+    answer(one, [7, 10, 11, 12], 0.9)
+    assert one.task(4).kept == 4
+    answer(one, [7, 10, 13, 12], 0.9)  # at the limit, it changes its mind
+    assert (one.open, one.cached) == (False, 0)
+    assert one.task(4).kind == "commit"
+    store(one)
+    assert (one.cached, one.start, one.answer()) == (4, 4, [10, 13, 12])
+
+
+def test_a_window_without_masks_is_not_edited(row):
+    one = row([7, 8, 9], 3, sampler=EDITING)
+    one.enter(0, 3)
+    assert not one.open
+    one.enter(0, 4)
+    assert one.open
+
+
 def test_the_last_forward_of_an_edited_block_may_be_forced(row, monkeypatch):
     one = row([7], 3, sampler=EDITING)
     after = Rewritten(np.array([7, 1, 2, 3]), np.zeros(4, bool), final=True, forced=True)

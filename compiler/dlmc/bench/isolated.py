@@ -81,6 +81,8 @@ class Probe:
             if self.use.kind == "refresh":  # as the loop does it: what is renewed is not looked at
                 mask[..., : -profile.block] = False
         reads = self.use.kind in ("denoise", "refresh")
+        if inputs.denoising is not None:
+            inputs.denoising[...] = reads
         inputs.head_rows[...] = np.arange(profile.rows) if reads else 0
 
     def _contents(self, draws: np.random.Generator, free: int) -> Contents:

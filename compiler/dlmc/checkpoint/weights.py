@@ -22,6 +22,20 @@ def expected_shapes(spec: FamilySpec) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in denoiser.named_parameters()}
 
 
+def tensor_shapes(family: Family, spec: FamilySpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a checkpoint, in the network's order."""
+    names, stacked = family.weight_names(spec), family.stacked_names(spec)
+    found: dict[str, tuple[int, ...]] = {}
+    for ours, shape in expected_shapes(spec).items():
+        if ours in names:
+            found[names[ours]] = shape
+        else:
+            experts, rows, *columns = shape
+            parts = stacked[ours]
+            found |= dict.fromkeys(parts, (rows * experts // len(parts), *columns))
+    return found
+
+
 def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> dict[str, Weight]:
     """Return where the values of every parameter of the denoiser lie.
 
@@ -31,7 +45,7 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
             of it: counts, and up to five names each.
     """
     shapes, found = expected_shapes(spec), checkpoint.tensors
-    parts = tensor_shapes(family, spec, shapes)
+    parts = tensor_shapes(family, spec)
     needed = {name: found[name] for name in parts if name in found}
     stacked = family.stacked_names(spec)
     left_over = [
@@ -72,28 +86,6 @@ def check_weights(family: Family, spec: FamilySpec, checkpoint: Checkpoint) -> d
         ours: Stack(tuple(needed[name] for name in names), shapes[ours])
         for ours, names in stacked.items()
     }
-
-
-def tensor_shapes(
-    family: Family, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Return every tensor that a checkpoint must hold, and its shape, in the network's order.
-
-    Args:
-        family: what names them.
-        spec: the checkpoint.
-        shapes: its `expected_shapes`.
-    """
-    whole, stacked = family.weight_names(spec), family.stacked_names(spec)
-    parts: dict[str, tuple[int, ...]] = {}
-    for ours, shape in shapes.items():
-        if ours in stacked:
-            experts, rows, *columns = shape
-            names = stacked[ours]
-            parts |= dict.fromkeys(names, (rows * experts // len(names), *columns))
-        else:
-            parts[whole[ours]] = shape
-    return parts
 
 
 def _summary(problems: Mapping[str, list[str]]) -> str:

@@ -139,6 +139,10 @@ def _conclude(plan: "ExportPlan", *, dry_run: bool, as_json: bool) -> None:
         say(f"exported without weights: {output}")
 
 
+def _mask(token: int | None) -> str:
+    return "none (random tokens)" if token is None else str(token)
+
+
 def describe(plan: "ExportPlan") -> dict[str, str]:
     """Return the effective configuration, in words, by what it decides."""
     spec, denoiser = plan.spec, plan.spec.denoiser
@@ -156,7 +160,7 @@ def describe(plan: "ExportPlan") -> dict[str, str]:
         "parameters": f"{plan.parameters:,}{tied}",
         "adapter": _adapter(plan),
         "weights": _weights(plan),
-        "tokens": f"mask {spec.mask_id}, stop {_ids(spec.stop_ids)}, pad {spec.pad_id},"
+        "tokens": f"mask {_mask(spec.mask_id)}, stop {_ids(spec.stop_ids)}, pad {spec.pad_id},"
         f" suppressed {_ids(plan.suppressed)}",
         "head": f"{plan.options.variant}, {spec.candidates} candidates",
         "profiles": "; ".join(map(str, plan.profiles)),

@@ -6,6 +6,9 @@ from typing import Literal
 Activation = Literal["silu", "gelu_tanh"]
 Scoring = Literal["softmax", "sigmoid"]
 
+MIXTURE = ("dlmc", "MoE")
+"""Domain and name of the function that mixes experts, as a graph calls it."""
+
 DENSE, SPARSE = "dense", "moe"
 """Kinds of layers, where some have experts and others one feed-forward layer for all tokens."""
 

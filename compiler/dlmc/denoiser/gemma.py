@@ -114,7 +114,9 @@ class GemmaLayer(nn.Module):
         self.post_feedforward_layernorm_1 = RmsNorm(size, eps)
         self.router = GemmaRouter(config, gemma)
         self.pre_feedforward_layernorm_2 = RmsNorm(size, eps)
-        self.experts = Experts(gemma.num_experts, size, gemma.expert_intermediate_size, "gelu_tanh")
+        self.experts = Experts(
+            gemma.num_experts, size, gemma.expert_intermediate_size, "gelu_tanh", gemma.top_k
+        )
         self.post_feedforward_layernorm_2 = RmsNorm(size, eps)
         self.post_feedforward_layernorm = RmsNorm(size, eps)
         self.layer_scalar = nn.Parameter(torch.ones(1))

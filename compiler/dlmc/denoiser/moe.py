@@ -14,7 +14,7 @@ from torch.nn import functional
 from dlmc.denoiser.config import Activation, Moe, Scoring
 from dlmc.denoiser.mlp import Mlp
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
 }
@@ -25,7 +25,7 @@ _SCORES: dict[Scoring, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activate(kind: Activation, x: Tensor) -> Tensor:
+def activate(kind: str, x: Tensor) -> Tensor:
     """Apply a gate's activation."""
     found: Tensor = _ACTIVATIONS[kind](x)
     return found
@@ -38,10 +38,12 @@ def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:
     return given.sum(-2)
 
 
-def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: Activation) -> Tensor:
-    """Return the weighted sum of all experts.
+@torch.library.custom_op("dlmc::moe", mutates_args=())
+def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: str, top_k: int) -> Tensor:
+    """Return the weighted sum of all experts, [B,T,hidden].
 
-    Stored weights are the left factors, so that no engine has to transpose them.
+    An operator of its own, so that an exported graph has one node for it. Stored weights are the
+    left factors, so that no engine has to transpose them.
 
     Args:
         x: [B,T,hidden].
@@ -49,7 +51,9 @@ def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: Activat
         gate_up: [E,2I,hidden], the rows of the gate first.
         down: [E,hidden,I].
         kind: activation of the gate.
+        top_k: how many experts a token uses at most; a kernel that skips the others needs it.
     """
+    del top_k
     tokens = x.flatten(0, 1).transpose(0, 1)  # [hidden,N]
     both = gate_up @ tokens
     width = down.shape[2]
@@ -59,18 +63,27 @@ def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: Activat
     return mixed.transpose(0, 1).reshape(x.shape)
 
 
+@mix.register_fake
+def _(x: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(x)
+
+
 class Experts(nn.Module):
     """The weights of all experts of a layer."""
 
-    def __init__(self, experts: int, hidden: int, intermediate: int, kind: Activation) -> None:
+    def __init__(
+        self, experts: int, hidden: int, intermediate: int, kind: Activation, top_k: int
+    ) -> None:
         super().__init__()
         self.kind: Activation = kind
+        self.top_k = top_k
         self.gate_up_proj = nn.Parameter(torch.zeros(experts, 2 * intermediate, hidden))
         self.down_proj = nn.Parameter(torch.zeros(experts, hidden, intermediate))
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Mix the experts' answers to ``x`` [B,T,hidden] by ``weights`` float32 [B,T,E]."""
-        return mix(x, weights, self.gate_up_proj, self.down_proj, self.kind)
+        mixed: Tensor = mix(x, weights, self.gate_up_proj, self.down_proj, self.kind, self.top_k)
+        return mixed
 
 
 def within_groups(scores: Tensor, groups: int, kept: int) -> Tensor:
@@ -142,7 +155,7 @@ class SparseMlp(nn.Module):
     def __init__(self, hidden: int, moe: Moe) -> None:
         super().__init__()
         self.gate = Router(hidden, moe)
-        self.experts = Experts(moe.experts, hidden, moe.width, "silu")
+        self.experts = Experts(moe.experts, hidden, moe.width, "silu", moe.top_k)
         self.shared_experts = Mlp(hidden, moe.shared_width) if moe.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from onnxscript import optimizer
 from torch import Tensor
 
-from dlmc.denoiser.config import DenoiserConfig
+from dlmc.denoiser.config import MIXTURE, DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
 from dlmc.export.graph_io import (
     BATCH,
@@ -25,11 +25,13 @@ from dlmc.export.graph_io import (
     graph_outputs,
 )
 from dlmc.export.passes.check_graph import CheckGraph
+from dlmc.export.passes.define_mixture import DefineMixture
 from dlmc.export.passes.fill_constants import FillConstants
 from dlmc.export.passes.name_io import NameIo
 from dlmc.export.passes.name_nodes import NameNodes
 from dlmc.export.passes.repeat_layer import RepeatLayer, kinds_to_trace
 from dlmc.export.passes.strip_metadata import StripMetadata
+from dlmc.export.translation import TRANSLATIONS
 from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.version import __version__
 
@@ -71,7 +73,8 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
             NameNodes(_PREFIX),
             StripMetadata(),
             RepeatLayer(kinds),
-            CheckGraph(*_io(config, head)),
+            DefineMixture(),
+            CheckGraph(*_io(config, head), {MIXTURE[0]}),
         )(model)
     model.producer_name, model.producer_version = "dlmc", __version__
     return model
@@ -114,6 +117,7 @@ def _export(
         dynamo=True,
         opset_version=OPSET,
         dynamic_shapes=arguments(dims),
+        custom_translation_table=TRANSLATIONS,
         # The optimizer would read values that meta tensors do not have: it runs afterwards.
         optimize=False,
         verbose=False,

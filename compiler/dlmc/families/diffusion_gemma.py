@@ -27,6 +27,7 @@ _KEY_VALUE_HEADS = 4
 _CANVAS, _WINDOW, _EPS, _SOFTCAP, _POSITIONS = 256, 512, 1e-6, 30.0, 131_072
 _SLIDING_THETA, _FULL_THETA, _TURNING = 1e4, 1e6, 0.25
 _STEPS, _BOUND, _COLDEST, _HOTTEST, _STABLE, _CONFIDENT = 48, 0.1, 0.4, 0.8, 1, 0.005
+_HEAD_DIM = 256
 _LARGEST = 1e6
 
 
@@ -53,8 +54,8 @@ def _kinds(text: Keys, layers: int) -> tuple[str, ...]:
 def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
     """Return key-value heads and head size of the layers that see everything.
 
-    Released checkpoints state them once; transformers 5.24 writes them layer by layer, and the
-    numbers of layers with leading zeros ("05").
+    Released checkpoints state them once; transformers 5.24 writes them layer by layer, where they
+    differ from those of the other layers, and numbers layers with leading zeros ("05").
     """
     per_layer, default = text.values.get("per_layer_config"), _key_value_heads(text)
     if per_layer is None:
@@ -63,17 +64,26 @@ def _full_heads(text: Keys, kinds: tuple[str, ...]) -> tuple[int, int]:
             text.integer("global_head_dim", default=512),
         )
     full = [str(i) for i, kind in enumerate(kinds) if kind == "full"]
-    if not isinstance(per_layer, dict) or sorted(map(_without_zeros, per_layer)) != sorted(full):
+    stated = per_layer if isinstance(per_layer, dict) else {"": per_layer}
+    stated = {_without_zeros(str(layer)): values for layer, values in stated.items()}
+    if not isinstance(per_layer, dict) or not {*stated} <= {*full} or len(stated) < len(per_layer):
         text.refuse(
-            "'per_layer_config' is no object with a key for every full_attention layer",
+            "'per_layer_config' is no object whose keys are full_attention layers",
             "copy it from the original checkpoint",
         )
+    head_dim = text.integer("head_dim", default=_HEAD_DIM)
     found = set()
-    for layer, values in per_layer.items():
+    for layer in full:
+        values = stated.get(layer, {})
         if not isinstance(values, dict):
             text.refuse(f"'per_layer_config' {layer!r} is no object", "copy it from the original")
         own = Keys(values, f"{text.file}, per_layer_config, {layer}")
-        found.add((own.integer("num_key_value_heads", default=default), own.integer("head_dim")))
+        found.add(
+            (
+                own.integer("num_key_value_heads", default=default),
+                own.integer("head_dim", default=head_dim),
+            )
+        )
     if len(found) > 1:
         text.refuse(
             "'per_layer_config' gives full_attention layers different heads",
@@ -119,7 +129,7 @@ def _denoiser(keys: Keys, text: Keys) -> DenoiserConfig:
     kinds = _kinds(text, layers)
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     key_value_heads = _key_value_heads(text)
-    head_dim = text.integer("head_dim", default=256)
+    head_dim = text.integer("head_dim", default=_HEAD_DIM)
     full_heads, full_dim = _full_heads(text, kinds)
     text.check_heads(heads, key_value_heads, head_dim)
     text.check_heads(heads, full_heads, full_dim)
@@ -222,7 +232,7 @@ def _read(
         candidates=_CANDIDATES,
         masked=False,
         positions=positions,
-        max_new_tokens=generation.integer("max_new_tokens", default=_CANVAS, most=positions),
+        max_new_tokens=generation.integer("max_new_tokens", default=_CANVAS),
     )
 
 

@@ -40,7 +40,7 @@ def _read(
         overrides,
         denoiser,
         regime="full",
-        sampler=SamplerSpec(name="entropy"),
+        sampler=SamplerSpec(name="entropy", parameters={"schedule": "rnd1"}),
         shift=1,
         candidates=32,
         default_mask=_MASK if denoiser.vocab_size > _MASK else None,

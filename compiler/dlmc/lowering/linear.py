@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dlmc.lowering.experts import routers
 from dlmc.lowering.passes.fp32_islands import head_nodes
 from dlmc.lowering.streamed import Streamed
 from dlmc.lowering.weights import weight_of
@@ -48,10 +49,10 @@ class Linear:
 
 
 def linears(graph: ir.Graph) -> Iterator[Linear]:
-    """Yield the linear maps of the layers, in the order of the graph."""
-    head = head_nodes(graph)
+    """Yield the linear maps of the layers but those of routers, in the order of the graph."""
+    apart = head_nodes(graph) | routers(graph)
     for node in graph:
-        if node.op_type != "MatMul" or node in head:
+        if node.op_type != "MatMul" or node in apart:
             continue
         turn = node.inputs[1].producer() if node.inputs[1] is not None else None
         if turn is None or turn.op_type != "Transpose":

@@ -13,8 +13,10 @@ from dlmc.lowering.calibrate import Feeds, magnitudes
 from dlmc.lowering.passes.check_types import CheckTypes
 from dlmc.lowering.passes.gather_stored import GatherStored
 from dlmc.lowering.passes.gemm_weights import GemmWeights
+from dlmc.lowering.passes.inline_mixture import InlineMixture
 from dlmc.lowering.passes.lower_precision import LOW, LowerPrecision
 from dlmc.lowering.passes.matmul_nbits import DOMAIN, MatMulNBits
+from dlmc.lowering.passes.native_mixture import NativeMixture
 from dlmc.lowering.passes.quantize_activations import QuantizeActivations
 from dlmc.lowering.passes.quantize_weights import QuantizeWeights
 from dlmc.lowering.write import GRAPH, write_model
@@ -42,12 +44,14 @@ class Lowering:
         form: how weights are written down: ``qdq`` is plain ONNX; ``onnxruntime`` has operators
             of its own for quantized ones, and reads others without widening and turning them.
         block_size: weights that share a scale in ``int4``.
+        native_experts: whether ONNX Runtime's kernels for the CPU mix experts, where they can.
     """
 
     precision: Precision = "float32"
     quantization: Quantization = "none"
     form: Form = "qdq"
     block_size: int = 32
+    native_experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,16 +126,32 @@ def _passes(
     how: Lowering, measured: Mapping[str, float], manifest: Manifest
 ) -> Iterator[ir.passes.InPlacePass]:
     """Yield what is done to the graph, in order."""
+    bits = _BITS.get(how.quantization, 0)
     if how.precision in LOW:
         yield LowerPrecision(LOW[how.precision])
     if how.quantization == "w8a8":
         yield QuantizeActivations(measured)
     if how.form == "onnxruntime" and how.quantization in ("int8", "int4"):
-        yield MatMulNBits(_BITS[how.quantization], how.block_size)
+        yield MatMulNBits(bits, how.block_size)
     elif how.quantization != "none":
-        yield QuantizeWeights(_BITS[how.quantization], how.block_size)
+        yield QuantizeWeights(bits, how.block_size)
+    if how.native_experts:
+        yield NativeMixture(bits, how.block_size)
+    yield InlineMixture()
     if how.form == "onnxruntime":
         yield GatherStored()
         yield GemmWeights()
     yield CheckGraph(manifest.inputs, manifest.outputs, _DOMAINS[how.form])
     yield CheckTypes(LOW.get(how.precision, ir.DataType.FLOAT))
+
+
+def calls_functions(graph: Path) -> bool:
+    """Return whether a graph calls functions of its own, which only ONNX Runtime reads.
+
+    Raises:
+        BundleError: it is no ONNX graph.
+    """
+    try:
+        return bool(ir.load(graph).functions)
+    except DecodeError as error:
+        raise BundleError(f"{graph} cannot be read ({error})", "export it again") from error

@@ -37,16 +37,16 @@ class Streamed(ir.LazyTensor):
         source: ir.TensorProtocol,
     ) -> None:
         super().__init__(self._whole, dtype, ir.Shape(shape), name=name)
-        self._pieces, self.source = pieces, source
+        self.pieces, self.source = pieces, source
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes in pieces, as a file holds them: little-endian, 4-bit values in pairs."""
         if self.dtype.bitwidth != NIBBLE:
-            for piece in self._pieces():
+            for piece in self.pieces():
                 yield piece.tobytes()
             return
         odd = np.zeros(0, np.uint8)
-        for piece in self._pieces():
+        for piece in self.pieces():
             nibbles = np.concatenate((odd, piece.reshape(-1).astype(np.int8).view(np.uint8)))
             even = len(nibbles) // 2 * 2
             odd = nibbles[even:]
@@ -56,7 +56,7 @@ class Streamed(ir.LazyTensor):
 
     def _whole(self) -> ir.TensorProtocol:
         """Return all values at once: for small tensors, and for tests."""
-        values = np.concatenate([piece.reshape(-1) for piece in self._pieces()])
+        values = np.concatenate([piece.reshape(-1) for piece in self.pieces()])
         values = values.astype(self.dtype.numpy(), copy=False).reshape(self.shape.numpy())
         return ir.Tensor(values, dtype=self.dtype, name=self.name)
 
@@ -75,7 +75,14 @@ def rows(source: ir.TensorProtocol) -> Iterator[NDArray[np.float32]]:
         BundleError: its file ends before the tensor does.
         CheckpointError: a value is not a number, or infinite.
     """
-    values = _mapped(source)
+    if isinstance(source, Interleaved):
+        for half in source.experts():
+            yield from _finite(half, source)
+        return
+    yield from _finite(_mapped(source), source)
+
+
+def _finite(values: NDArray[Any], source: ir.TensorProtocol) -> Iterator[NDArray[np.float32]]:
     step = max(1, PIECE // max(1, int(np.prod(values.shape[1:]))))
     for start in range(0, len(values), step):
         piece = np.asarray(values[start : start + step]).astype(np.float32)
@@ -85,6 +92,48 @@ def rows(source: ir.TensorProtocol) -> Iterator[NDArray[np.float32]]:
                 "export a checkpoint that was not damaged in training or conversion",
             )
         yield piece
+
+
+class Interleaved(ir.LazyTensor):
+    """Experts' weights [E,2I,in] with the rows of gate and up in turns, as rows [E*2I,in].
+
+    Args:
+        source: the weights with all rows of the gate first.
+    """
+
+    def __init__(self, source: ir.TensorProtocol) -> None:
+        experts, height, width = source.shape.numpy()
+        super().__init__(
+            self._whole, source.dtype, ir.Shape((experts * height, width)), name=source.name
+        )
+        self.source = source
+
+    def experts(self) -> Iterator[NDArray[Any]]:
+        """Yield the rows of one expert at a time, [2I,in], in the type they are stored in."""
+        for expert in _mapped(self.source):
+            gate, up = np.split(np.asarray(expert), 2)
+            yield np.stack((gate, up), axis=1).reshape(expert.shape)
+
+    def _whole(self) -> ir.TensorProtocol:
+        """Return all values at once, for tests."""
+        return ir.Tensor(np.concatenate(list(self.experts())), dtype=self.dtype, name=self.name)
+
+
+def as_rows(source: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a weight [E,out,in] as rows [E*out,in], without reading it if it lies in a file."""
+    experts, height, width = source.shape.numpy()
+    shape = ir.Shape((experts * height, width))
+    if isinstance(source, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            source.location,
+            source.offset,
+            source.length,
+            source.dtype,
+            shape=shape,
+            name=source.name or "",
+            base_dir=source.base_dir,
+        )
+    return ir.Tensor(source.numpy().reshape(shape.numpy()), dtype=source.dtype, name=source.name)
 
 
 def _mapped(source: ir.TensorProtocol) -> NDArray[Any]:

@@ -33,13 +33,14 @@ class Graph:
     memory: int
 
 
-def lowered(plan: BuildPlan, folder: Path, form: "Form") -> Graph:
+def lowered(plan: BuildPlan, folder: Path, form: "Form", *, native_experts: bool = False) -> Graph:
     """Return the graph for ``plan``, written into ``folder`` where it is not the bundle's own.
 
     Args:
         plan: what to build.
         folder: where a graph of the engine's own goes.
         form: how the target wants weights.
+        native_experts: as in `dlmc.lowering.lower.Lowering`.
 
     Raises:
         DlmcError: as `dlmc.lowering.lower.lower`, or as `dlmc.targets.given.take`.
@@ -49,16 +50,18 @@ def lowered(plan: BuildPlan, folder: Path, form: "Form") -> Graph:
         cache_dtype = take(plan.options.graph, manifest, folder)
         return _graph(plan, folder, _NAME, cache_dtype)
     plain = plan.precision == manifest.precision and plan.quantization == "none"
-    if plain and form == "qdq":
+    from dlmc.lowering.lower import Lowering, calls_functions, lower
+
+    if plain and form == "qdq" and not calls_functions(bundle.root / manifest.graph):
         return _graph(plan, bundle.root, None, manifest.precision)
-    from dlmc.lowering.lower import Lowering, lower
 
     states = None
     if plan.quantization == "w8a8":
         from dlmc.targets.calibration import calibration_states
 
         states = calibration_states(bundle, plan.profiles, plan.options.calibration)
-    made = lower(bundle, Lowering(plan.precision, plan.quantization, form), folder, states)
+    how = Lowering(plan.precision, plan.quantization, form, native_experts=native_experts)
+    made = lower(bundle, how, folder, states)
     return _graph(plan, folder, made.graph, made.cache_dtype)
 
 

@@ -15,7 +15,7 @@ def build(plan: BuildPlan, folder: Path) -> Built:
     """
     import onnxruntime
 
-    graph = lowered(plan, folder, "onnxruntime")
+    graph = lowered(plan, folder, "onnxruntime", native_experts=True)
     version = onnxruntime.__version__
     return Built(
         plan=graph.plan,

@@ -17,24 +17,37 @@ def weight_bytes(
 ) -> int:
     """Return the bytes of a network's weights in an engine.
 
-    The layers' linear maps are quantized; embeddings and the head are not.
+    The layers' linear maps and experts are quantized; embeddings, the head and routers are not.
     """
-    layers = sum(_linear(config, config.kind(i)) for i in range(config.num_hidden_layers))
-    vocabulary = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    kinds = [config.kind(layer) for layer in range(config.num_hidden_layers)]
+    layers = sum(_attention(config, kind) + _feed_forward(config, kind) for kind in kinds)
+    kept = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    kept += sum(_router(config, kind) for kind in kinds)
+    if config.gemma is not None:
+        kept += 3 * config.hidden_size * config.gemma.self_conditioning_size
     bits = _BITS.get(quantization, 8 * BYTES[precision])
-    return round(layers * bits / 8) + vocabulary * BYTES[precision]
+    return round(layers * bits / 8) + kept * BYTES[precision]
 
 
-def _linear(config: DenoiserConfig, kind: str) -> int:
-    """Return how many numbers the linear maps of a layer of that kind hold."""
+def _attention(config: DenoiserConfig, kind: str) -> int:
     heads, head_dim = config.cache_shape(kind)
-    query, key_value = config.num_attention_heads * head_dim, 2 * heads * head_dim
-    width = config.num_experts * config.expert_width
-    if kind == SPARSE and config.moe is not None:
-        width += config.moe.shared_width
-    else:
-        width = config.intermediate_size + (0 if config.gemma is None else width)
-    return config.hidden_size * (2 * query + key_value + 3 * width)
+    query = 2 * config.num_attention_heads * head_dim
+    shared = config.gemma is not None and kind == "full"  # keys serve as values
+    return config.hidden_size * (query + (1 if shared else 2) * heads * head_dim)
+
+
+def _feed_forward(config: DenoiserConfig, kind: str) -> int:
+    width, experts = config.intermediate_size, config.num_experts * config.expert_width
+    if config.gemma is not None:
+        width += experts
+    elif config.moe is not None and kind == SPARSE:
+        width = experts + config.moe.shared_width
+    return 3 * config.hidden_size * width
+
+
+def _router(config: DenoiserConfig, kind: str) -> int:
+    chooses = config.gemma is not None or kind == SPARSE
+    return config.hidden_size * config.num_experts if chooses else 0
 
 
 def cache_bytes(config: DenoiserConfig, profile: Profile, precision: Precision) -> int:

@@ -75,6 +75,8 @@ class Numbers(BaseCompareFunc):  # type: ignore[misc]
         with np.errstate(invalid="ignore"):
             gap = np.abs(found - wanted)
         gap = np.where(np.isfinite(gap), gap, np.inf)
+        if name == "sampled_logit":  # of another token it says nothing: `BestTokens` counts those
+            gap = np.where(ours["sampled_id"] == reference["sampled_id"], gap, 0.0)
         excess = gap - (limit.atol + limit.rtol * np.abs(np.nan_to_num(wanted)))
         index = _index((excess if (excess > 0).any() else gap).argmax(), gap.shape)
         place = None

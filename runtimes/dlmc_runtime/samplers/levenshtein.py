@@ -65,11 +65,9 @@ class Levenshtein(TokenEditing):
 
     def wanted(self, block: BlockState) -> int:
         """Return how many masks this step fills at least."""
-        steps = self.config.steps or len(block.masked)
-        if block.step >= steps:
-            return int(block.masked.sum())
         put_in = int((block.masked & ~self._from_the_start(block)).sum())
-        return quota(block.masks, steps, block.step) + put_in
+        # After the last step the quota is all masks of the start.
+        return quota(block.masks, self.config.steps or len(block.masked), block.step) + put_in
 
     def rewrite(self, prediction: Prediction, block: BlockState) -> Rewritten:
         """Return the block with masks filled, and tokens replaced, deleted and inserted."""

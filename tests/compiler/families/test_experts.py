@@ -9,6 +9,7 @@ from dlmc.families.llada_moe import LLADA_MOE
 from dlmc.families.rnd1 import RND1
 from dlmc.families.sdar import SDAR_MOE
 from dlmc_runtime.errors import CheckpointError
+from dlmc_runtime.manifest import SamplerSpec
 
 LLADA_MOE_CONFIG: dict[str, Any] = {
     "architectures": ["LLaDAMoEModelLM"],
@@ -121,6 +122,7 @@ def test_llada_moe_states_which_layers_have_experts():
 
 def test_rnd1():
     spec = read(RND1)
+    assert spec.sampler == SamplerSpec(name="entropy", parameters={"schedule": "rnd1"})
     assert (spec.regime, spec.shift, spec.mask_id, spec.candidates) == ("full", 1, 151669, 32)
     assert spec.block_length == spec.max_position_embeddings == 40960
     assert spec.denoiser.qk_norm

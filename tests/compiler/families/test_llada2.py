@@ -6,7 +6,10 @@ import pytest
 
 from dlmc.families import FamilySpec, Overrides, detect
 from dlmc.families.llada2 import LLADA2
+from dlmc_runtime import legal
 from dlmc_runtime.errors import CheckpointError, UsageError
+from dlmc_runtime.manifest import Head, SamplerSpec
+from dlmc_runtime.samplers.config import SamplerConfig
 
 RELEASED: dict[str, Any] = {
     "architectures": ["LLaDA2MoeModelLM"],
@@ -75,6 +78,30 @@ def test_2_2_routes_by_block_and_ignores_groups():
     assert (moe.capacity, moe.routing_block, moe.groups, moe.kept_groups) == (48, 32, 1, 1)
     assert spec.routing_block == spec.attention.routing_block == 32
     assert spec.stop_ids == (156892, 156900)
+
+
+def test_2_2_deletes_and_inserts():
+    edits = {"delete_token_id": 156930, "split_token_id": 156931}
+    spec = read(**BLOCK_ROUTED, **edits)
+    assert (spec.delete_id, spec.split_id) == (156930, 156931)
+    assert spec.sampler == SamplerSpec(name="levenshtein")
+    head = Head(variant="plain", candidates=spec.candidates)
+    config = SamplerConfig("levenshtein")
+    legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.tokens))
+    assert read().split_id is read().delete_id is None
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"delete_token_id": 5},
+        {"split_token_id": 5},
+        {"delete_token_id": 5, "split_token_id": 5},
+    ],
+)
+def test_one_token_alone_does_not_edit(edits):
+    with pytest.raises(CheckpointError, match="they must be two tokens, or both left out"):
+        read(**edits)
 
 
 def test_blocks_of_2_2_are_whole():

@@ -24,7 +24,7 @@ from dlmc_runtime.infill import Hole, Part
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
 
-HALF = ("sdar", "modernbert", "nemotron_labs_diffusion")
+HALF = ("sdar", "modernbert", "nemotron_labs_diffusion", "diffusion_gemma", "llada2")
 PROMPTS = (13, 22)
 ANSWER = 40  # crosses the longest block
 BLOCK = 16  # of the approximate caches, which need several blocks
@@ -81,7 +81,7 @@ def samplers(generator: Generator) -> Iterator[SamplerConfig]:
             yield own.updated(cache=cache, block_length=BLOCK)
     elif own.sub_block_length is not None:
         yield own.updated(cache="dual")
-    if manifest.attention.regime == "context":
+    if manifest.attention.regime == "context" and manifest.tokens.mask is not None:
         yield SamplerConfig(name="autoregressive")
         yield SamplerConfig(name="linear_speculation")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlmc.validate.comparators import Answer, BestTokens, CommittedSet, margin
+from dlmc.validate.comparators import Answer, BestTokens, CommittedSet, Numbers, margin
 from dlmc.validate.recording import Choice, State
 from dlmc.validate.tolerances import EXACT
 from dlmc_runtime.cache import Contents
@@ -155,6 +155,21 @@ def test_ids_may_change_places_within_twice_the_tolerance(gap, compared):
     found = BestTokens(STRICT)(Answer(state, ours, {}, "a"), Answer(state, reference, {}, "b"))
     assert (found["top_ids"].compared, found["top_ids"].wrong) == (compared, compared)
     assert (found["sampled_id"].compared, found["sampled_id"].wrong) == (compared, compared)
+
+
+def test_logits_of_different_draws_are_not_compared():
+    wanted = _outputs([0.9, 0.8, 0.7, 0.6])
+    other = wanted.sampled_id.copy()
+    other[0, 1] = 99
+    logit = wanted.sampled_logit.copy()
+    logit[0, 1:3] += 5
+    found = replace(wanted, sampled_id=other, sampled_logit=logit)
+    state = _state(wanted)
+    answers = Answer(state, found, {}, "ours"), Answer(state, wanted, {}, "reference")
+    numbers = Numbers(STRICT)(*answers)["sampled_logit"]
+    assert numbers.place is not None
+    assert (numbers.wrong, numbers.place.position) == (1, 22)
+    assert BestTokens(STRICT)(*answers)["sampled_id"].wrong == 1
 
 
 def test_one_candidate_is_always_sure():

@@ -7,7 +7,8 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from dlmc_runtime.samplers.base import BlockState, EditIds
-from dlmc_runtime.samplers.levenshtein import edited
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.samplers.levenshtein import Levenshtein, edited
 
 VOCAB = 8
 DELETE, SPLIT, MASK = 6, 7, 8
@@ -201,7 +202,7 @@ def test_deletions_and_insertions_by_hand():
 
 
 def test_a_mask_behind_one_that_was_put_in_is_still_one_of_the_first():
-    sampler = blocks.build("levenshtein", threshold=0.9)
+    sampler = Levenshtein(SamplerConfig("levenshtein", threshold=0.9))
     block = BlockState(
         np.array([False, True, True]),
         0,
@@ -237,3 +238,15 @@ def test_it_goes_on_where_there_are_no_further_candidates(kept):
         sampler, [MASK] * 2, IDS, lambda ids: blocks.greedy(logits(ids.tolist()), kept)
     )
     assert len(found) > 2
+
+
+@pytest.mark.parametrize(("seen", "token"), [(0, 1), (1, 2), (4, 5), (5, 0), (6, 0)])
+def test_five_other_candidates_are_tried(seen, token):
+    """One position wavers between 0, 1, 2 and so on; where all were tried the last one stays."""
+    order = [1, 2, 3, 4, 5, 0, DELETE, SPLIT]
+    logits = np.zeros((1, VOCAB))
+    logits[0, order] = -np.arange(VOCAB)
+    sampler = Levenshtein(SamplerConfig("levenshtein", max_post_steps=99))
+    sampler._seen = {np.array([number]).tobytes() for number in order[:seen]}
+    block = blocks.state([1], tokens=[MASK], edits=IDS)
+    assert sampler.rewrite(blocks.greedy(logits), block).tokens.tolist() == [token]

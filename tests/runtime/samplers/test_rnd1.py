@@ -9,7 +9,7 @@ def reference(entropies, steps):
     open_, history = set(range(masks)), []
     for forward, step in enumerate(range(steps - 1, 0, -1)):
         stay = int(np.float32(masks) * np.float32(step / steps))
-        worst = sorted(open_, key=lambda i, row=entropies[forward]: row[i], reverse=True)
+        worst = sorted(open_, key=entropies[forward].__getitem__, reverse=True)
         taken = open_ - set(worst[:stay])
         history.append(sorted(taken))
         open_ -= taken

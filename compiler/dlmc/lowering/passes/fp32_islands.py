@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from dlmc.lowering.experts import routers
+
 NORMS = frozenset({"RMSNormalization", "LayerNormalization", "SimplifiedLayerNormalization"})
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 _ANGLES = frozenset({"Cos", "Sin"})
@@ -26,13 +28,14 @@ def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
       go into;
     - the head: whatever depends on the rows it is asked for, on temperature, on the random
       numbers or on guidance;
+    - the routers of experts, see `dlmc.lowering.experts.routers`;
     - whatever makes floats from other types, such as the positions that angles are made from, and
       what is computed from those floats and constants alone: positions exceed float16;
     - whatever only moves values that nobody but the above reads, so that no value is rounded on
       the way from one to the next.
     """
     islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS}
-    islands |= _from_other_types(graph) | _rotation(graph) | head_nodes(graph)
+    islands |= _from_other_types(graph) | _rotation(graph) | head_nodes(graph) | routers(graph)
     for node in reversed(list(graph)):
         if node.op_type in _MOVES and _floats(node.outputs) and _only_read_by(node, islands):
             islands.add(node)

@@ -11,7 +11,7 @@ DOMAIN = "com.microsoft"
 # ONNX Runtime's kernels round what they multiply to 8 bits, a row and block at a time. Without it
 # they widen the weights on every forward: with 8 bits that takes three times as long, and the
 # error of a graph is that of the weights either way.
-_INT8_ACCURACY = 4
+INT8_ACCURACY = 4
 
 
 class MatMulNBits(ir.passes.InPlacePass):
@@ -56,7 +56,7 @@ class MatMulNBits(ir.passes.InPlacePass):
             "N": count,
             "bits": self._bits,
             "block_size": self._block,
-            "accuracy_level": _INT8_ACCURACY,
+            "accuracy_level": INT8_ACCURACY,
         }
         node = ir.node(
             "MatMulNBits", inputs, attributes=attributes, domain=DOMAIN, name=product.name
