@@ -73,7 +73,7 @@ def test_sampler_is_that_of_the_generation_file():
     sampler = read(RELEASED).sampler
     assert (sampler.name, sampler.parameters) == ("renoise", RECIPE.sampler.parameters)
     assert read(RELEASED, {}).sampler.parameters == sampler.parameters
-    stated = {"max_denoising_steps": 12, "t_min": 0.2, "stability_threshold": 0}
+    stated: dict[str, Any] = {"max_denoising_steps": 12, "t_min": 0.2, "stability_threshold": 0}
     stated |= {"sampler_config": {"entropy_bound": 0.3}}
     found = read(RELEASED, stated).sampler.parameters
     assert (found["steps"], found["t_min"], found["entropy_bound"]) == (12, 0.2, 0.3)
@@ -100,9 +100,7 @@ def test_what_transformers_writes_is_read_alike():
 
 
 def test_what_transformers_assumes_is_assumed():
-    kept = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
-    kept += ("vocab_size", "num_experts", "top_k_experts", "moe_intermediate_size")
-    text = {key: RELEASED["text_config"][key] for key in kept}
+    text = {key: RELEASED["text_config"][key] for key in SIZES}
     spec = DIFFUSION_GEMMA.read({"text_config": text, "canvas_length": 256}, {}, Overrides())
     denoiser, gemma = spec.denoiser, spec.denoiser.gemma
     assert gemma is not None
@@ -165,10 +163,14 @@ def test_there_is_no_mask_to_state():
         DIFFUSION_GEMMA.read(RELEASED, {}, Overrides(mask_id=4))
 
 
-SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
-SIZES += ("vocab_size", "num_experts", "top_k_experts", "moe_intermediate_size")
-OPTIONAL = ("num_key_value_heads", "head_dim", "sliding_window", "max_position_embeddings")
-OPTIONAL += ("num_global_key_value_heads", "global_head_dim")
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("vocab_size", "num_experts", "top_k_experts", "moe_intermediate_size"),
+)
+OPTIONAL = (
+    *("num_key_value_heads", "head_dim", "sliding_window", "max_position_embeddings"),
+    *("num_global_key_value_heads", "global_head_dim"),
+)
 
 
 @pytest.mark.parametrize("key", SIZES)
