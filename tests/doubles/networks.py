@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,20 @@ def _short_yarn(config: dict[str, Any]) -> None:
     config["block_size"] = 8
 
 
+def _few_experts(config: dict[str, Any]) -> None:
+    config["num_experts_per_tok"] = 4
+
+
+def _routed_blocks(config: dict[str, Any]) -> None:
+    _few_experts(config)
+    config["block_size"] = 8
+    config["expert_capacity"] = 8  # of 16
+
+
 # 7 layers are the first and two periods of ModernBERT.
 _ENCODER = Scale(layers=7, hidden=64, heads=4, vocab=320, positions=POSITIONS)
 _MULTIPLE_HEADS = Scale(layers=3, hidden=64, heads=4, kv_heads=4, vocab=320, positions=POSITIONS)
+_EXPERTS = replace(_SCALE, experts=16, expert_intermediate=32)
 NETWORKS: dict[str, Network] = {
     "llada": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS),
     "illada": Network("illada", "illada-8b-instruct"),
@@ -64,6 +75,11 @@ NETWORKS: dict[str, Network] = {
     "stable_diffcoder": Network("stable_diffcoder", "stable-diffcoder-8b-instruct"),
     "coda": Network("coda", "coda-v0-instruct"),
     "modernbert": Network("modernbert", "modernbert-base-chat", _ENCODER, _short_window),
+    "llada2": Network("llada2", "llada2.0-mini", _EXPERTS, _few_experts),
+    "llada_moe": Network("llada_moe", "llada-moe-7b-a1b-instruct", _EXPERTS, _few_experts),
+    "sdar_moe": Network("sdar_moe", "sdar-30b-a3b-chat", _EXPERTS, _few_experts),
+    "rnd1": Network("rnd1", "rnd1-base-0910", _EXPERTS, _few_experts),
+    "llada2, by block": Network("llada2", "llada2.2-mini", _EXPERTS, _routed_blocks),
     "llada, guided": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS, variant="guided"),
     "sdar, guided": Network("sdar", "sdar-1.7b-chat", variant="guided"),
 }

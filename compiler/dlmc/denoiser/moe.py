@@ -32,9 +32,12 @@ def activate(kind: str, x: Tensor) -> Tensor:
 
 
 def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Return what every expert gets, [...,E], from ``weights`` [...,k] of the ``chosen`` ones."""
-    nothing = torch.zeros((*weights.shape[:-1], count), dtype=weights.dtype, device=weights.device)
-    return nothing.scatter(-1, chosen, weights)
+    """Return what every expert gets, [...,E], from ``weights`` [...,k] of the ``chosen`` ones.
+
+    By comparison, because TensorRT has no scattering of its own.
+    """
+    experts = torch.arange(count, device=chosen.device)
+    return torch.where(chosen.unsqueeze(-1) == experts, weights.unsqueeze(-1), 0.0).sum(-2)
 
 
 @torch.library.custom_op("dlmc::moe", mutates_args=())
