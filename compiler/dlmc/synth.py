@@ -181,8 +181,11 @@ _OF_EXPERTS = ("num_experts_per_tok", "top_k_experts", "expert_capacity")
 
 
 def _grouped(config: Mapping[str, Any], experts: int) -> bool:
-    size = experts // config["n_group"]
-    return size > 1 and size * config["topk_group"] >= config["num_experts_per_tok"]
+    """Return whether groups hold two experts, and those that are kept as many as are used."""
+    size: int = experts // config["n_group"]
+    used: int = config["num_experts_per_tok"]
+    kept: int = config["topk_group"]
+    return size > 1 and experts % size == 0 and size * kept >= used
 
 
 def _move_tokens(config: dict[str, Any], generation: dict[str, Any], vocab: int) -> None:

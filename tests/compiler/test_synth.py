@@ -18,8 +18,14 @@ from dlmc.families.sdar import SDAR
 from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
 from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
 
-UNSTATED = ("fast-dllm-v2-7b",)  # their files leave the mask to the family
+UNSTATED = (
+    "fast-dllm-v2-7b",
+    "llada2.0-mini",
+    "llada2.2-mini",
+    "llada-moe-7b-a1b-base",
+)  # their files leave the mask to the family
 SMALL = Scale(layers=2, hidden=64, heads=4, vocab=300)
+FEW = replace(SMALL, experts=16)
 RECIPES = (
     "llada-8b-instruct",
     "illada-8b-base",
@@ -33,7 +39,15 @@ RECIPES = (
     "stable-diffcoder-8b-instruct",
     "coda-v0-instruct",
     "modernbert-base-chat",
+    "llada2.0-mini",
+    "llada2.2-mini",
+    "llada-moe-7b-a1b-base",
+    "sdar-30b-a3b-chat",
+    "rnd1-base-0910",
+    "diffusiongemma-26b-a4b-it",
 )
+
+SPARSE = RECIPES[-6:]
 
 
 def blueprint(recipe: str, scale: Scale) -> Blueprint:
@@ -44,7 +58,7 @@ def blueprint(recipe: str, scale: Scale) -> Blueprint:
 
 @pytest.mark.parametrize("recipe", [*RECIPES, "tiny-llada", "tiny-sdar"])
 def test_round_trip(tmp_path: Path, recipe: str):
-    plan = blueprint(recipe, SMALL)
+    plan = blueprint(recipe, FEW if recipe in SPARSE else SMALL)
     write_checkpoint(plan, tmp_path / "synthetic")
     checkpoint = Checkpoint.open(tmp_path / "synthetic")
     original = recipes.load(recipe)
@@ -133,12 +147,13 @@ def test_tokenizer(tmp_path: Path, recipe: str):
     text = "Grüße, 世界!\n\x00\x7f"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     special = special_tokens(plan.spec, plan.family)
-    assert plan.spec.mask_id in special
+    mask = plan.spec.mask_id  # of a network of uniform noise there is none
+    assert mask is None or mask in special
     for token, name in special.items():
         assert tokenizer.encode(f"a{name}").ids[-1] == token
     assert all(tokenizer.id_to_token(token) for token in range(300))
     named = json.loads((tmp_path / "synthetic" / "tokenizer_config.json").read_text())
-    assert tokenizer.token_to_id(named["mask_token"]) == plan.spec.mask_id
+    assert (None if mask is None else tokenizer.token_to_id(named["mask_token"])) == mask
     assert tokenizer.token_to_id(named["eos_token"]) == plan.spec.stop_ids[0]
     assert tokenizer.token_to_id(named["pad_token"]) == plan.spec.pad_id
 
@@ -203,3 +218,44 @@ def test_scale_is_left_alone():
     assert replace(SMALL, hidden=None, heads=None).sizes(
         blueprint("tiny-sdar", Scale()).spec.denoiser
     ) == {"layers": 2, "vocab": 300}
+
+
+@pytest.mark.parametrize(
+    ("experts", "groups", "kept", "used"),
+    [(256, 8, 4, 8), (32, 8, 4, 8), (8, 2, 1, 8), (4, 1, 1, 4)],
+)
+def test_experts_are_fewer_and_fill_their_groups(experts: int, groups: int, kept: int, used: int):
+    moe = blueprint("llada2.0-mini", Scale(experts=experts)).spec.denoiser.moe
+    assert moe is not None
+    assert (moe.experts, moe.top_k) == (experts, used)
+    if experts in (256, 32):
+        assert (moe.groups, moe.kept_groups) == (groups, kept)
+
+
+def test_experts_follow_the_hidden_size():
+    denoiser = blueprint("llada2.0-mini", Scale(hidden=256)).spec.denoiser
+    assert denoiser.moe is not None
+    assert (denoiser.moe.width, denoiser.intermediate_size) == (64, 640)
+    stated = blueprint("llada2.0-mini", Scale(hidden=256, expert_intermediate=40)).spec.denoiser
+    assert stated.moe is not None
+    assert stated.moe.width == 40
+
+
+def test_layers_keep_what_is_said_of_each():
+    assert blueprint("llada2.0-mini", Scale(layers=1)).spec.denoiser.kinds == ("moe",)
+    assert blueprint("llada2.0-mini", Scale(layers=3)).spec.denoiser.kinds == (
+        "dense",
+        "moe",
+        "moe",
+    )
+    assert blueprint("llada-moe-7b-a1b-base", Scale(layers=3)).spec.denoiser.kinds == ("moe",) * 3
+    gemma = blueprint("diffusiongemma-26b-a4b-it", Scale(layers=2, hidden=704, experts=8)).spec
+    assert gemma.denoiser.kinds == ("sliding", "full")
+    assert gemma.denoiser.gemma is not None
+    assert gemma.denoiser.gemma.num_experts == 8
+    assert gemma.denoiser.gemma.expert_intermediate_size == 176
+
+
+def test_a_network_without_experts_has_none_to_scale():
+    with pytest.raises(UsageError, match="sdar checkpoints do not state experts"):
+        blueprint("sdar-4b-chat", Scale(experts=8))

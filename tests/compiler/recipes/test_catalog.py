@@ -12,12 +12,12 @@ SOUND = find("tiny-llada").read_text()
 @pytest.mark.parametrize("name", list_recipes())
 def test_the_stated_number_of_weights_is_that_of_the_network(name):
     torch = pytest.importorskip("torch")
-    from dlmc.denoiser.denoiser import Denoiser
+    from dlmc.denoiser.network import network
 
     recipe = load(name)
     spec = detect(recipe.config).read(recipe.config, recipe.generation_config, Overrides())
     with torch.device("meta"):
-        denoiser = Denoiser(spec.denoiser)
+        denoiser = network(spec.denoiser)
     assert sum(weight.numel() for weight in denoiser.parameters()) == recipe.parameters
 
 
@@ -40,6 +40,8 @@ def test_the_catalog_covers_the_announced_models():
     announced |= {f"nemotron-labs-diffusion-{size}" for size in ("3b", "8b", "14b")}
     announced |= {"stable-diffcoder-8b-instruct", "qwen3-0.6b-diffusion-bd3lm"}
     announced |= {"modernbert-base-chat", "modernbert-large-chat"}
+    announced |= {"llada2.0-mini", "llada2.1-mini", "llada2.2-mini", "llada-moe-7b-a1b-instruct"}
+    announced |= {"sdar-30b-a3b-chat", "rnd1-base-0910", "diffusiongemma-26b-a4b-it"}
     assert announced <= {name.split("/")[1] for name in list_recipes()}
 
 
