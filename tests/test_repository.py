@@ -17,11 +17,15 @@ SOURCES = sorted(
 )
 # Sources whose tests live elsewhere, and where.
 TESTED_ELSEWHERE = {
-    "compiler/dlmc/checkpoint/stack.py": "tests/compiler/checkpoint/test_weights.py",
     "compiler/dlmc/denoiser/config.py": "tests/compiler/denoiser/test_denoiser.py",
+    "compiler/dlmc/checkpoint/stack.py": "tests/compiler/checkpoint/test_weights.py",
     "compiler/dlmc/export/options.py": "tests/compiler/export/test_plan.py",
+    "compiler/dlmc/export/passes/define_mixture.py": "tests/compiler/export/test_mixture.py",
+    "compiler/dlmc/export/translation.py": "tests/compiler/lowering/test_experts.py",
     "compiler/dlmc/families/llada_moe.py": "tests/compiler/families/test_experts.py",
     "compiler/dlmc/families/rnd1.py": "tests/compiler/families/test_experts.py",
+    "compiler/dlmc/lowering/passes/inline_mixture.py": "tests/compiler/lowering/test_experts.py",
+    "compiler/dlmc/lowering/passes/native_mixture.py": "tests/compiler/lowering/test_experts.py",
     "runtimes/dlmc_runtime/engines/base.py": "tests/runtime/test_decode.py",
     "runtimes/dlmc_runtime/version.py": "tests/test_repository.py",
 }

@@ -55,8 +55,9 @@ def _short_canvas(config: dict[str, Any]) -> None:
     config["vision_config"] = None
 
 
-def _short_block(config: dict[str, Any]) -> None:
+def _routed_blocks(config: dict[str, Any]) -> None:
     config["block_size"] = 8
+    config["expert_capacity"] = 4  # of 8
 
 
 # 7 layers are the first and two periods of ModernBERT.
@@ -85,7 +86,7 @@ NETWORKS: dict[str, Network] = {
     "llada_moe": Network("llada_moe", "llada-moe-7b-a1b-instruct", _MULTIPLE_EXPERTS),
     "sdar_moe": Network("sdar_moe", "sdar-30b-a3b-chat", _EXPERTS),
     "rnd1": Network("rnd1", "rnd1-base-0910", _EXPERTS),
-    "llada2, blocks route": Network("llada2", "llada2.2-mini", _EXPERTS, _short_block),
+    "llada2, by block": Network("llada2", "llada2.2-mini", _EXPERTS, _routed_blocks),
     "llada, guided": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS, variant="guided"),
     "sdar, guided": Network("sdar", "sdar-1.7b-chat", variant="guided"),
 }

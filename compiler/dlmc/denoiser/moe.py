@@ -32,10 +32,12 @@ def activate(kind: str, x: Tensor) -> Tensor:
 
 
 def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Return what every expert gets, [...,E], from ``weights`` [...,k] of the ``chosen`` ones."""
+    """Return what every expert gets, [...,E], from ``weights`` [...,k] of the ``chosen`` ones.
+
+    By comparison, because TensorRT has no scattering of its own.
+    """
     experts = torch.arange(count, device=chosen.device)
-    given = torch.where(chosen.unsqueeze(-1) == experts, weights.unsqueeze(-1), 0.0)
-    return given.sum(-2)
+    return torch.where(chosen.unsqueeze(-1) == experts, weights.unsqueeze(-1), 0.0).sum(-2)
 
 
 @torch.library.custom_op("dlmc::moe", mutates_args=())

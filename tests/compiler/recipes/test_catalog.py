@@ -40,6 +40,8 @@ def test_the_catalog_covers_the_announced_models():
     announced |= {f"nemotron-labs-diffusion-{size}" for size in ("3b", "8b", "14b")}
     announced |= {"stable-diffcoder-8b-instruct", "qwen3-0.6b-diffusion-bd3lm"}
     announced |= {"modernbert-base-chat", "modernbert-large-chat"}
+    announced |= {"llada2.0-mini", "llada2.1-mini", "llada2.2-mini", "llada-moe-7b-a1b-instruct"}
+    announced |= {"sdar-30b-a3b-chat", "rnd1-base-0910", "diffusiongemma-26b-a4b-it"}
     assert announced <= {name.split("/")[1] for name in list_recipes()}
 
 

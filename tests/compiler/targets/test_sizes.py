@@ -40,7 +40,18 @@ def test_a_cache_holds_keys_and_values_of_every_layer():
     assert cache_bytes(SMALL, profile, "bfloat16") == 3 * 9 * 2 * 2 * 3 * 2
 
 
-@pytest.mark.parametrize("name", ["llada-8b-instruct", "sdar-1.7b-chat", "tiny-sdar"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llada-8b-instruct",
+        "sdar-1.7b-chat",
+        "tiny-sdar",
+        "llada2.0-mini",
+        "llada-moe-7b-a1b-base",
+        "rnd1-base-0910",
+        "diffusiongemma-26b-a4b-it",
+    ],
+)
 def test_the_sizes_of_real_networks_are_theirs(name):
     recipe = load(name)
     spec = detect(recipe.config).read(recipe.config, recipe.generation_config, Overrides())
