@@ -113,12 +113,17 @@ class Denoiser(nn.Module):
             present.append(own)
         return self.norm(x), present
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [...,V] of hidden states [...,hidden]."""
+    def logits(self, hidden: Tensor, part: slice | None = None) -> Tensor:
+        """Return float32 logits [...,V] of hidden states [...,hidden].
+
+        With ``part`` they are those of that part of the vocabulary.
+        """
         tied = self.config.tie_word_embeddings
         weight = self.embed_tokens.weight if tied else self.lm_head.weight
         encoder, bias = self.config.encoder, None
         if encoder is not None:
             hidden = self.transform(hidden)
             bias = self.lm_head_bias.float() if encoder.decoder_bias else None
+        if part is not None:
+            weight, bias = weight[part], bias if bias is None else bias[part]
         return functional.linear(hidden.float(), weight.float(), bias)

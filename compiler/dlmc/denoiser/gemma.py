@@ -213,14 +213,25 @@ class GemmaDenoiser(nn.Module):
             present.append(own)
         return self.norm(x), present
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [...,V], softly capped, of hidden states [...,hidden]."""
+    def logits(self, hidden: Tensor, part: slice | None = None) -> Tensor:
+        """Return float32 logits [...,V], softly capped, of hidden states [...,hidden].
+
+        With ``part`` they are those of that part of the vocabulary.
+        """
         tied = self.config.tie_word_embeddings
         weight = self.embed_tokens.weight if tied else self.lm_head.weight
+        weight = weight if part is None else weight[part]
         cap = self.gemma.softcap
         raw = functional.linear(hidden.float(), weight.float())
         return (raw / cap).tanh() * cap if cap else raw
 
-    def expected(self, probabilities: Tensor) -> Tensor:
-        """Return float32 [...,hidden], the embedding to expect at ``probabilities`` [...,V]."""
-        return probabilities @ self.embed_tokens.weight.float() * self.gemma.embed_scale
+    def expected(self, weights: Tensor, part: slice) -> Tensor:
+        """Return float32 [...,hidden], the sum of embeddings with ``weights`` [...,n].
+
+        Args:
+            weights: float32; with probabilities, the sum is the embedding to expect.
+            part: which n of the vocabulary they are for.
+        """
+        table = self.embed_tokens.weight
+        whole = part == slice(0, self.config.vocab_size)
+        return weights @ (table if whole else table[part]).float() * self.gemma.embed_scale

@@ -20,11 +20,13 @@ from dlmc_runtime.manifest import HeadVariant
 # Finite, so that 0 * SUPPRESSED is 0 in an entropy; low enough that its probability is exactly 0.
 SUPPRESSED = -1e30
 
-Embed = Callable[[Tensor], Tensor]
-"""From probabilities float32 [...,V] to an embedding [...,hidden]."""
+Embed = Callable[[Tensor, slice], Tensor]
+"""From weights float32 [...,n] of a part of the vocabulary, and which, to [...,hidden]."""
 
-# Width of one bin of the two-level running sum in `draw`.
-_BIN = 256
+# Widths of the bins that maxima and sums are taken of first: the first that divides a vocabulary.
+_WIDTHS = (256, 128, 64)
+
+_SUMS = 4  # of weights, weights * shifted, and the same two at the temperature
 
 
 class HeadOutputs(NamedTuple):
@@ -80,15 +82,39 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         int64 [...], always an index of positive weight.
     """
-    padded = functional.pad(weights, (0, -weights.shape[-1] % _BIN))
-    bins = padded.reshape(*uniform.shape, -1, _BIN)
-    mass = bins.sum(-1)
+    bins = _in_bins(weights, _WIDTHS[0], 0.0)
+    chosen, rest = _draw_bin(bins.sum(-1), uniform)
+    inside = _pick([bins], chosen.unsqueeze(-1)).squeeze(-2)
+    return chosen * _WIDTHS[0] + _first_beyond(inside, rest)
+
+
+def _in_bins(values: Tensor, width: int, padding: float) -> Tensor:
+    """Return [...,V] as [...,bins,width], the last bin filled up with ``padding``."""
+    missing = -values.shape[-1] % width
+    padded = functional.pad(values, (0, missing), value=padding) if missing else values
+    return padded.reshape(*padded.shape[:-1], -1, width)
+
+
+def _draw_bin(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which bin of ``mass`` [...,bins] is drawn, and how much of it is to be passed."""
     target = uniform * mass.sum(-1)
-    chosen = _first_beyond(mass, target).unsqueeze(-1)
-    before = functional.pad(mass.cumsum(-1), (1, 0)).gather(-1, chosen).squeeze(-1)
-    inside = bins.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, _BIN)).squeeze(-2)
-    offset = _first_beyond(inside, (target - before).clamp(min=0))
-    return chosen.squeeze(-1) * _BIN + offset
+    chosen = _first_beyond(mass, target)
+    before = functional.pad(mass.cumsum(-1), (1, 0)).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+    return chosen, (target - before).clamp(min=0)
+
+
+def _pick(parts: Sequence[Tensor], bins: Tensor) -> Tensor:
+    """Return the bins [...,k] of parts [...,n,width] that lie behind one another, [...,k,width]."""
+    start, found = 0, None
+    for part in parts:
+        count, width = part.shape[-2:]
+        own = (bins - start).clamp(0, count - 1) if len(parts) > 1 else bins
+        here = part.gather(-2, own.unsqueeze(-1).expand(*own.shape, width))
+        found = here if found is None else torch.where((bins >= start).unsqueeze(-1), here, found)
+        start += count
+    if found is None:
+        raise ValueError("there are no parts to pick from")
+    return found
 
 
 def guide(logits: Tensor, guidance: Tensor, partner: Tensor) -> Tensor:
@@ -106,20 +132,36 @@ def guide(logits: Tensor, guidance: Tensor, partner: Tensor) -> Tensor:
     return logits + guidance[:, None, None] * (logits - unguided)
 
 
-def _entropy(shifted: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-    """Return the entropy [B,R], in nats, of weights = exp(shifted) that sum up to ``total``."""
+def _entropy(shifted_sum: Tensor, total: Tensor) -> Tensor:
+    """Return the entropy [B,R], in nats, of weights = exp(shifted) that sum up to ``total``.
+
+    Args:
+        shifted_sum: the sum of weights * shifted.
+        total: the sum of weights.
+    """
     # With p = weights / total this is -sum(p log p), and no term of it is negative.
-    return total.log() - (weights * shifted).sum(-1) / total
+    return total.log() - shifted_sum / total
+
+
+def _cool(shifted: Tensor, divisor: Tensor) -> Tensor:
+    """Return [B,R,...] divided by the temperature [B,1]."""
+    # At a tiny temperature a quotient would be infinite, and 0 times that is no number.
+    return (shifted / divisor[..., None]).clamp(min=SUPPRESSED)
 
 
 class Head(nn.Module):
     """Reduces logits to `HeadOutputs`.
+
+    An engine's ``TopK`` over a whole vocabulary costs more than the product that makes the logits.
+    So the best are looked for in the bins with the best maxima, which hold them.
 
     Args:
         vocab_size: V.
         candidates: K, at most V.
         suppressed: ids that must never be predicted, fewer than V.
         variant: ``guided`` combines pairs of rows first; ``logits`` hands out the raw logits.
+        parts: into how many parts the vocabulary is cut, so that what is as large as the logits is
+            made for one part after the other; at most the number of bins.
     """
 
     suppressed: Tensor
@@ -130,10 +172,16 @@ class Head(nn.Module):
         candidates: int,
         suppressed: Sequence[int],
         variant: HeadVariant = "plain",
+        parts: int = 1,
     ) -> None:
         super().__init__()
         self.vocab_size, self.candidates = vocab_size, candidates
         self.suppressed_ids, self.variant = tuple(suppressed), variant
+        self.width = next((one for one in _WIDTHS if vocab_size % one == 0), _WIDTHS[0])
+        step = -(-vocab_size // (parts * self.width)) * self.width
+        self.parts = tuple(
+            slice(start, min(start + step, vocab_size)) for start in range(0, vocab_size, step)
+        )
         # On the meta device this holds no values; the exporter asks `constants` for them.
         values = self.constants()["suppressed"].to(torch.get_default_device())
         self.register_buffer("suppressed", values, persistent=False)
@@ -146,7 +194,7 @@ class Head(nn.Module):
 
     def forward(
         self,
-        logits: Tensor,
+        logits: Tensor | Sequence[Tensor],
         temperature: Tensor,
         uniform: Tensor,
         guidance: Tensor | None = None,
@@ -155,38 +203,95 @@ class Head(nn.Module):
     ) -> HeadOutputs:
         """Reduce ``logits`` float32 [B,R,V], at ``temperature`` [B], with ``uniform`` [B,R].
 
-        With ``guidance`` and ``partner``, see `guide`, it is the guided logits that are reduced.
-        ``embed`` makes the embedding to expect of probabilities at the temperature.
+        Logits come whole or as the parts that `parts` names. With ``guidance`` and ``partner``,
+        see `guide`, it is the guided logits that are reduced. ``embed`` takes a part of weights
+        [B,R,...] and which it is, and returns the sum of embeddings so weighted.
         """
+        parts = self._parts(logits)
         if guidance is not None and partner is not None:
-            logits = guide(logits, guidance, partner)
-        allowed = torch.where(self.suppressed, SUPPRESSED, logits)
-        top_logits, top_ids = allowed.topk(self.candidates)
+            parts = [guide(part, guidance, partner) for part in parts]
+        allowed = [self._allowed(part, ids) for part, ids in zip(parts, self.parts, strict=True)]
+        bins = [_in_bins(part, self.width, SUPPRESSED) for part in allowed]
+        top_logits, top_ids = self._top(bins)
         best = top_logits[..., :1]
-        shifted = allowed - best
-        weights = shifted.exp()
-        total = weights.sum(-1)
         greedy = (temperature <= 0)[:, None]
         divisor = torch.where(greedy, 1.0, temperature[:, None])
-        # At a tiny temperature a quotient would be infinite, and 0 times that is no number.
-        cooled = (shifted / divisor[..., None]).clamp(min=SUPPRESSED)
-        tempered = cooled.exp()
-        tempered_total = tempered.sum(-1)
-        sampled = torch.where(greedy, top_ids[..., 0], draw(tempered, uniform))
+        sums, masses = self._sums(allowed, best, divisor, embed)
+        total, shifted_sum, tempered_total, cooled_sum = (sums[..., i] for i in range(_SUMS))
+        chosen, rest = _draw_bin(masses, uniform)
+        inside = _pick(bins, chosen.unsqueeze(-1)).squeeze(-2)
+        offset = _first_beyond(_cool(inside - best, divisor).exp(), rest)
+        drawn = self._id(chosen, offset)
+        drawn_logit = inside.gather(-1, offset.unsqueeze(-1)).squeeze(-1)
         return HeadOutputs(
             top_ids=top_ids,
             top_logits=top_logits,
             logsumexp=best.squeeze(-1) + total.log(),
-            entropy=_entropy(shifted, weights, total),
+            entropy=_entropy(shifted_sum, total),
             tempered_logsumexp=best.squeeze(-1) / divisor + tempered_total.log(),
-            tempered_entropy=_entropy(cooled, tempered, tempered_total),
-            sampled_id=sampled,
-            sampled_logit=allowed.gather(-1, sampled.unsqueeze(-1)).squeeze(-1),
-            logits=logits if self.variant == "logits" else None,
+            tempered_entropy=_entropy(cooled_sum, tempered_total),
+            sampled_id=torch.where(greedy, top_ids[..., 0], drawn),
+            sampled_logit=torch.where(greedy, top_logits[..., 0], drawn_logit),
+            logits=torch.cat(parts, -1) if self.variant == "logits" else None,
             next_self_conditioning=None
             if embed is None
-            else embed(tempered / tempered_total.unsqueeze(-1)),
+            else sums[..., _SUMS:] / tempered_total.unsqueeze(-1),
         )
+
+    def _parts(self, logits: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        if isinstance(logits, Tensor):
+            return [logits[..., part] for part in self.parts] if self.parts[1:] else [logits]
+        return [*logits]
+
+    def _allowed(self, part: Tensor, ids: slice) -> Tensor:
+        """Return a part of the logits with the forbidden ones suppressed."""
+        if not any(ids.start <= one < ids.stop for one in self.suppressed_ids):
+            return part
+        suppressed = self.suppressed[ids] if self.parts[1:] else self.suppressed
+        return torch.where(suppressed, SUPPRESSED, part)
+
+    def _id(self, chosen: Tensor, offset: Tensor) -> Tensor:
+        """Return the id at an offset into a bin; what fills up the last one is not handed out."""
+        found = chosen * self.width + offset
+        return found.clamp(max=self.vocab_size - 1) if self.vocab_size % self.width else found
+
+    def _top(self, bins: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the K best logits and their ids, both [B,R,K]."""
+        if sum(part.shape[-2] for part in bins) <= self.candidates:
+            top, flat = torch.cat(tuple(bins), -2).flatten(-2).topk(self.candidates)
+            return top, flat.clamp(max=self.vocab_size - 1)
+        maxima = torch.cat([part.amax(-1) for part in bins], -1)
+        chosen = maxima.topk(self.candidates).indices
+        top, flat = _pick(bins, chosen).flatten(-2).topk(self.candidates)
+        return top, self._id(chosen.gather(-1, flat // self.width), flat % self.width)
+
+    def _sums(
+        self, allowed: Sequence[Tensor], best: Tensor, divisor: Tensor, embed: Embed | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return sums over the vocabulary [B,R,...], and the tempered weight of each bin.
+
+        The sums of a part stand in one tensor, to which those of the next part are added: so an
+        engine that follows the results backwards finishes one part before it starts another.
+        """
+        sums, masses = None, []
+        for part, ids in zip(allowed, self.parts, strict=True):
+            shifted = part - best
+            weights = shifted.exp()
+            cooled = _cool(shifted, divisor)
+            tempered = cooled.exp()
+            mass, tempered_mass = (
+                _in_bins(one, self.width, 0.0).sum(-1) for one in (weights, tempered)
+            )
+            masses.append(tempered_mass)
+            own = [mass, weights * shifted, tempered_mass, tempered * cooled]
+            found = [one.sum(-1, keepdim=True) for one in own]
+            if embed is not None:
+                found.append(embed(tempered, ids))
+            joined = torch.cat(found, -1)
+            sums = joined if sums is None else sums + joined
+        if sums is None:
+            raise ValueError("there are no logits")
+        return sums, torch.cat(masses, -1)
 
 
 class DenoiserWithHead(nn.Module):
@@ -243,7 +348,9 @@ class DenoiserWithHead(nn.Module):
         extras = {name: value for name, value in given.items() if value is not None}
         hidden, present = self.denoiser(input_ids, position_ids, attention_mask, past, **extras)
         index = head_rows.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        logits = self.denoiser.logits(hidden.gather(1, index))
+        rows, parts = hidden.gather(1, index), self.head.parts
+        whole = not parts[1:]
+        logits = [self.denoiser.logits(rows, None if whole else part) for part in parts]
         return self.head(logits, temperature, uniform, guidance, partner, self._embed()), present
 
     def _embed(self) -> Embed | None:

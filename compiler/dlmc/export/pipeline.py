@@ -11,6 +11,10 @@ from dlmc.export.options import ExportOptions
 from dlmc.export.plan import ExportPlan, plan_export
 from dlmc.export.stacking import referenced, write_own_files
 
+# Ids that a head which expects embeddings reduces at a time: what it makes on the way to its sums
+# is then a sixteenth of the logits, each, with the largest vocabulary known.
+_PART = 1 << 14
+
 __all__ = ["ExportOptions", "ExportPlan", "export_checkpoint", "plan_export"]
 
 
@@ -47,13 +51,16 @@ def _graph(plan: ExportPlan, weights: Mapping[str, TensorLocation]) -> bytes:
 
     from dlmc.denoiser.head import Head
     from dlmc.export.passes.attach_weights import AttachWeights
+    from dlmc.export.passes.share_slices import ShareSlices
     from dlmc.export.trace import trace
     from dlmc.export.weights import external_tensors
 
     config, spec = plan.spec.denoiser, plan.spec
-    head = Head(config.vocab_size, spec.candidates, plan.suppressed, plan.options.variant)
+    parts = -(-config.vocab_size // _PART) if config.gemma is not None else 1
+    head = Head(config.vocab_size, spec.candidates, plan.suppressed, plan.options.variant, parts)
     model = trace(config, head)
     AttachWeights(external_tensors(weights))(model)
+    ShareSlices()(model)
     graph: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     return graph
 

@@ -62,7 +62,14 @@ def trace(config: DenoiserConfig, head: Head) -> ir.Model:
     traced = config.with_kinds(kinds_to_trace(kinds))
     with torch.device("meta"):
         module = DenoiserWithHead(
-            traced, Head(head.vocab_size, head.candidates, head.suppressed_ids, head.variant)
+            traced,
+            Head(
+                head.vocab_size,
+                head.candidates,
+                head.suppressed_ids,
+                head.variant,
+                len(head.parts),
+            ),
         ).eval()
     with _quiet():
         model = _export(module, graph_inputs(traced, head.variant), _example_sizes(traced))

@@ -269,3 +269,38 @@ def test_only_the_rows_asked_for_go_through_the_head():
         return found.logits[0]
 
     torch.testing.assert_close(logits([4, 1, 4]), logits(list(range(6)))[[4, 1, 4]])
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+@pytest.mark.parametrize("vocab", [1280, 1300])
+def test_a_vocabulary_in_parts_gives_what_the_whole_gives(vocab, parts):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 6, vocab, generator=generator) * 3
+    table = torch.randn(vocab, 8, generator=generator)
+    rest = torch.tensor([0.0, 0.7]), torch.rand(2, 6, generator=generator)
+
+    def embed(weights: torch.Tensor, part: slice) -> torch.Tensor:
+        return weights @ table[part]
+
+    suppressed = [3, vocab - 1]
+    whole = Head(vocab, 4, suppressed)(logits, *rest, embed=embed)
+    head = Head(vocab, 4, suppressed, parts=parts)
+    given = [logits[..., part] for part in head.parts]
+    assert len(given) > 1
+    found = head(given, *rest, embed=embed)
+    for name, one in found._asdict().items():
+        if one is not None:
+            torch.testing.assert_close(one, getattr(whole, name), rtol=1e-5, atol=1e-5)
+
+
+def test_expected_embeddings_are_means_at_the_temperature():
+    generator = torch.Generator().manual_seed(0)
+    logits, table = torch.randn(1, 4, 300, generator=generator), torch.randn(300, 8)
+    found = Head(300, 4, [])(
+        logits,
+        torch.tensor([0.7]),
+        torch.zeros(1, 4),
+        embed=lambda weights, ids: weights @ table[ids],
+    )
+    wanted = (logits / 0.7).softmax(-1) @ table
+    torch.testing.assert_close(found.next_self_conditioning, wanted, rtol=1e-5, atol=1e-5)

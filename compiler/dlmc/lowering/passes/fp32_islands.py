@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from dlmc.lowering.experts import routers
+from dlmc.lowering.weights import weight_of
 
 NORMS = frozenset({"RMSNormalization", "LayerNormalization", "SimplifiedLayerNormalization"})
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
@@ -20,7 +21,7 @@ _MOVES = frozenset(
 HEAD_INPUTS = ("head_rows", "temperature", "uniform", "guidance", "partner")
 
 
-def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
+def fp32_islands(graph: ir.Graph, *, low_products: bool = False) -> set[ir.Node]:
     """Return the nodes that stay in float32, decided by operator and structure.
 
     - norms and softmax, by operator;
@@ -33,13 +34,26 @@ def fp32_islands(graph: ir.Graph) -> set[ir.Node]:
       what is computed from those floats and constants alone: positions exceed float16;
     - whatever only moves values that nobody but the above reads, so that no value is rounded on
       the way from one to the next.
+
+    With ``low_products``, the head's products with weights are not among them.
     """
     islands = {n for n in graph if n.op_type in NORMS | _SOFTMAX | _ROTATIONS}
     islands |= _from_other_types(graph) | _rotation(graph) | head_nodes(graph) | routers(graph)
+    if low_products:
+        islands -= {node for node in head_nodes(graph) if _multiplies_weight(node)}
     for node in reversed(list(graph)):
         if node.op_type in _MOVES and _floats(node.outputs) and _only_read_by(node, islands):
             islands.add(node)
     return islands
+
+
+def _multiplies_weight(node: ir.Node) -> bool:
+    """Whether ``node`` is a product with a weight, as it is stored or turned."""
+    value = node.inputs[1] if node.op_type == "MatMul" else None
+    turn = value.producer() if value is not None else None
+    if turn is not None and turn.op_type == "Transpose":
+        value = turn.inputs[0]
+    return weight_of(value) is not None
 
 
 def _from_other_types(graph: ir.Graph) -> set[ir.Node]:

@@ -25,11 +25,13 @@ class LowerPrecision(ir.passes.InPlacePass):
 
     Args:
         dtype: FLOAT16 or BFLOAT16.
+        low_products: whether the head's products with weights are low too, and what enters and
+            leaves them; all that is made of them is float32 nevertheless.
     """
 
-    def __init__(self, dtype: ir.DataType) -> None:
+    def __init__(self, dtype: ir.DataType, *, low_products: bool = False) -> None:
         super().__init__()
-        self._low = dtype
+        self._low, self._low_products = dtype, low_products
 
     def requires(self, model: ir.Model) -> None:
         """The graph computes in float32: nothing has lowered it yet."""
@@ -43,7 +45,7 @@ class LowerPrecision(ir.passes.InPlacePass):
         """Set types, then put casts wherever a reader wants another type than it finds."""
         graph = model.graph
         nodes = [node for node in graph if weight_of(_only_output(node)) is None]
-        islands = fp32_islands(graph)
+        islands = fp32_islands(graph, low_products=self._low_products)
         readers = [(node, _FULL if node in islands else self._low) for node in nodes]
         for node, dtype in readers:
             if dtype != _FULL:
