@@ -14,7 +14,7 @@ the order of floating-point sums in the matrix library stands between two runs.
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,24 +63,31 @@ Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A part of training: the step it begins at, its noise, and the problems of a step by task."""
+
+    start: int
+    corrupt: Corrupt
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Layout:
     """How one family is trained: the recipe with its shape, its tokens, its noise and its loss.
 
-    ``phases`` lists ways to put noise on a batch and the step each begins at; ``steps`` is how many
-    made the shipped checkpoint.
+    ``steps`` is how many made the shipped checkpoint.
     """
 
     recipe: str
     vocabulary: vocabulary.Vocabulary
-    phases: tuple[tuple[int, Corrupt], ...]
+    phases: tuple[Phase, ...]
     steps: int
-    rows: int  # problems of each task in a step
     initialise: Callable[[Any], None]
     loss: Callable[[Any], Loss]
 
-    def corrupt_at(self, step: int) -> Corrupt:
-        """Return how noise is put on batches at ``step``."""
-        return [corrupt for start, corrupt in self.phases if start <= step][-1]
+    def phase_at(self, step: int) -> Phase:
+        """Return the phase that ``step`` belongs to."""
+        return [phase for phase in self.phases if phase.start <= step][-1]
 
 
 def _noise(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -196,22 +203,28 @@ def masked_loss(denoiser: Denoiser) -> Loss:
     return partial(torch.compile(loss_of, dynamic=True), denoiser)
 
 
+def _each(rows: int) -> dict[str, int]:
+    """Return the same number of problems for every task."""
+    return dict.fromkeys(TASKS, rows)
+
+
 LAYOUTS = {
     "llada": Layout(
         "tiny/tiny-llada",
         vocabulary.LLADA,
-        phases=((0, corrupt_blocks), (ADAPT, corrupt_sequence)),
+        phases=(
+            Phase(0, corrupt_blocks, _each(24)),
+            Phase(ADAPT, corrupt_sequence, _each(24)),
+        ),
         steps=2600,
-        rows=24,
         initialise=initialise,
         loss=masked_loss,
     ),
     "sdar": Layout(
         "tiny/tiny-sdar",
         vocabulary.SDAR,
-        phases=((0, corrupt_blocks),),
+        phases=(Phase(0, corrupt_blocks, _each(24)),),
         steps=2400,
-        rows=24,
         initialise=initialise,
         loss=masked_loss,
     ),
@@ -219,11 +232,16 @@ LAYOUTS = {
         "tiny/tiny-gemma",
         vocabulary.GEMMA,
         phases=(
-            (0, partial(canvas.corrupt_canvases, most_steps=1)),
-            (400, partial(canvas.corrupt_canvases, most_steps=3)),
+            Phase(0, partial(canvas.corrupt_canvases, most_steps=1), _each(16)),
+            Phase(400, partial(canvas.corrupt_canvases, most_steps=3), _each(16)),
+            # Sums are the last to be learnt.
+            Phase(
+                750,
+                partial(canvas.corrupt_canvases, most_steps=3),
+                {"addition": 32, "sorting": 12, "facts": 8, "sudoku": 12},
+            ),
         ),
-        steps=1100,
-        rows=16,
+        steps=1800,
         initialise=canvas.initialise,
         loss=CanvasLoss,
     ),
@@ -284,11 +302,12 @@ class Source:
         """Draw the micro-batch of ``task`` at ``step``."""
         key = f"{self.seed}/{step}/{task}"
         drawn = problems(task, random.Random(key), held_out=False)  # noqa: S311
-        encoded = [self.encode(next(drawn)) for _ in range(self.layout.rows)]
+        phase = self.layout.phase_at(step)
+        encoded = [self.encode(next(drawn)) for _ in range(phase.rows[task])]
         names = self.layout.vocabulary
         rng = np.random.default_rng([self.seed, step, list(TASKS).index(task)])
         noise = vocabulary.VOCAB_SIZE if names.mask is None else self.ids[names.mask]
-        return self.layout.corrupt_at(step)(encoded, noise, self.ids[names.pad], rng)
+        return phase.corrupt(encoded, noise, self.ids[names.pad], rng)
 
 
 def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Network:
@@ -312,9 +331,10 @@ def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Network:
             for group in one.param_groups:
                 group["lr"] = LEARNING_RATE * schedule(step, steps)
         denoiser.zero_grad()
+        rows = layout.phase_at(step).rows
         for task in TASKS:
             loss = loss_at(source.batch(task, step))
-            (loss / len(TASKS)).backward()
+            (loss * rows[task] / sum(rows.values())).backward()
             running[task] = 0.98 * running.get(task, loss.item()) + 0.02 * loss.item()
         torch.nn.utils.clip_grad_norm_(denoiser.parameters(), 1.0)
         for one in optimizer:
