@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from dlmc import families
-from dlmc.denoiser.denoiser import Denoiser
+from dlmc.denoiser.network import Network
 from dlmc.recipes import Recipe
 from vocabulary import Vocabulary
 
@@ -20,7 +20,7 @@ def read_spec(recipe: Recipe) -> families.FamilySpec:
 
 
 def write_checkpoint(
-    denoiser: Denoiser, recipe: Recipe, vocabulary: Vocabulary, output: Path
+    denoiser: Network, recipe: Recipe, vocabulary: Vocabulary, output: Path
 ) -> None:
     """Write weights in bfloat16 under the family's names, with configuration and tokenizer."""
     names = families.detect(recipe.config, recipe.family).weight_names(read_spec(recipe))

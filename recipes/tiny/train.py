@@ -2,35 +2,40 @@
 
     python recipes/tiny/train.py llada --output artifacts/tiny-llada
 
-The objective is masked diffusion on the answer only: each answer token is masked with a
+LLaDA and SDAR learn masked diffusion on the answer only: each answer token is masked with a
 probability drawn per row (LLaDA, arXiv 2502.09992) or per block (block diffusion, arXiv
 2503.09573), and the loss is the mean cross-entropy over masked tokens. Both layouts learn
 block-causally first, where one forward teaches every block of an answer; LLaDA is then adapted to
-see the whole sequence. Problems are drawn anew at every step from a generator seeded by
-(seed, step), so that an interrupted run resumes exactly; only the order of floating-point sums in
-the matrix library stands between two runs.
+see the whole sequence. DiffusionGemma learns what `canvas` describes. Problems are drawn anew at
+every step from a generator seeded by (seed, step), so that an interrupted run resumes exactly; only
+the order of floating-point sums in the matrix library stands between two runs.
 """
 
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+import canvas
 import vocabulary
+from canvas import CanvasBatch, CanvasLoss
 from checkpoint import read_spec, write_checkpoint
 from dlmc.denoiser.denoiser import Denoiser
+from dlmc.denoiser.network import Network, network
 from dlmc.recipes import load
 from tasks import TASKS, Problem, problems
+from vocabulary import Encoded
 
 BLOCK = 8
-ROWS = 24  # problems of each task in a step
 LEARNING_RATE = 4e-3
 WARMUP = 100
 DECAY = 0.3  # of all steps, at the end
@@ -52,33 +57,37 @@ class Batch:
     targets: Tensor
 
 
+AnyBatch = Batch | CanvasBatch
+Corrupt = Callable[[list[Encoded], int, int, np.random.Generator], AnyBatch]
+Loss = Callable[[Any], Tensor]
+
+
 @dataclass(frozen=True)
-class Encoded:
-    """Token ids of a problem: the rendered prompt, and the answer with its end of turn."""
+class Phase:
+    """A part of training: the step it begins at, its noise, and the problems of a step by task."""
 
-    prompt: list[int]
-    answer: list[int]
-
-
-Corrupt = Callable[[list[Encoded], int, int, np.random.Generator], Batch]
+    start: int
+    corrupt: Corrupt
+    rows: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one family is trained: the recipe with its shape, its tokens, how a batch is masked.
+    """How one family is trained: the recipe with its shape, its tokens, its noise and its loss.
 
-    ``phases`` lists ways to mask a batch and the step each begins at; ``steps`` is how many made
-    the shipped checkpoint.
+    ``steps`` is how many made the shipped checkpoint.
     """
 
     recipe: str
     vocabulary: vocabulary.Vocabulary
-    phases: tuple[tuple[int, Corrupt], ...]
+    phases: tuple[Phase, ...]
     steps: int
+    initialise: Callable[[Any], None]
+    loss: Callable[[Any], Loss]
 
-    def corrupt_at(self, step: int) -> Corrupt:
-        """Return how batches are masked at ``step``."""
-        return [corrupt for start, corrupt in self.phases if start <= step][-1]
+    def phase_at(self, step: int) -> Phase:
+        """Return the phase that ``step`` belongs to."""
+        return [phase for phase in self.phases if phase.start <= step][-1]
 
 
 def _noise(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -164,17 +173,6 @@ def corrupt_blocks(encoded: list[Encoded], mask: int, pad: int, rng: np.random.G
     )
 
 
-LAYOUTS = {
-    "llada": Layout(
-        "tiny/tiny-llada",
-        vocabulary.LLADA,
-        phases=((0, corrupt_blocks), (ADAPT, corrupt_sequence)),
-        steps=2600,
-    ),
-    "sdar": Layout("tiny/tiny-sdar", vocabulary.SDAR, phases=((0, corrupt_blocks),), steps=2400),
-}
-
-
 def initialise(denoiser: Denoiser) -> None:
     """Draw weights from a normal distribution, narrower where a residual branch ends."""
     depth = 2 * denoiser.config.num_hidden_layers
@@ -200,10 +198,77 @@ def loss_of(denoiser: Denoiser, batch: Batch) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
 
 
-def optimizers(denoiser: Denoiser) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the stack, AdamW for embeddings, head and norms."""
-    matrices = [w for n, w in denoiser.named_parameters() if w.ndim == 2 and "layers" in n]
-    others = [w for n, w in denoiser.named_parameters() if w.ndim != 2 or "layers" not in n]
+def masked_loss(denoiser: Denoiser) -> Loss:
+    """Return `loss_of` a denoiser, compiled."""
+    return partial(torch.compile(loss_of, dynamic=True), denoiser)
+
+
+def _each(rows: int) -> dict[str, int]:
+    """Return the same number of problems for every task."""
+    return dict.fromkeys(TASKS, rows)
+
+
+LAYOUTS = {
+    "llada": Layout(
+        "tiny/tiny-llada",
+        vocabulary.LLADA,
+        phases=(
+            Phase(0, corrupt_blocks, _each(24)),
+            Phase(ADAPT, corrupt_sequence, _each(24)),
+        ),
+        steps=2600,
+        initialise=initialise,
+        loss=masked_loss,
+    ),
+    "sdar": Layout(
+        "tiny/tiny-sdar",
+        vocabulary.SDAR,
+        phases=(Phase(0, corrupt_blocks, _each(24)),),
+        steps=2400,
+        initialise=initialise,
+        loss=masked_loss,
+    ),
+    "gemma": Layout(
+        "tiny/tiny-gemma",
+        vocabulary.GEMMA,
+        phases=(
+            Phase(0, partial(canvas.corrupt_canvases, most_steps=1), _each(16)),
+            Phase(400, partial(canvas.corrupt_canvases, most_steps=3), _each(16)),
+            # Sums are the last to be learnt.
+            Phase(
+                750,
+                partial(canvas.corrupt_canvases, most_steps=3),
+                {"addition": 32, "sorting": 12, "facts": 8, "sudoku": 12},
+            ),
+        ),
+        steps=1800,
+        initialise=canvas.initialise,
+        loss=CanvasLoss,
+    ),
+}
+
+
+def split(whole: nn.Parameter) -> list[nn.Parameter]:
+    """Return the matrices that a parameter is a stack of, sharing its values and gradients."""
+    parts = [nn.Parameter(part) for part in whole.detach()]
+
+    def share(grown: Tensor) -> None:
+        for part, gradient in zip(parts, () if grown.grad is None else grown.grad, strict=True):
+            part.grad = gradient
+
+    whole.register_post_accumulate_grad_hook(share)
+    return parts
+
+
+def optimizers(denoiser: Network) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the stack, AdamW for embeddings, head, routers and norms."""
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, weight in denoiser.named_parameters():
+        if name.endswith("_proj"):
+            matrices.extend(split(weight))
+        else:
+            (matrices if name.endswith("_proj.weight") else others).append(weight)
     return [
         torch.optim.Muon(
             matrices, lr=LEARNING_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"
@@ -233,22 +298,23 @@ class Source:
         answer = self.tokenizer.encode(problem.answer + names.end_of_turn).ids
         return Encoded(prompt, answer)
 
-    def batch(self, task: str, step: int) -> Batch:
+    def batch(self, task: str, step: int) -> AnyBatch:
         """Draw the micro-batch of ``task`` at ``step``."""
         key = f"{self.seed}/{step}/{task}"
         drawn = problems(task, random.Random(key), held_out=False)  # noqa: S311
-        encoded = [self.encode(next(drawn)) for _ in range(ROWS)]
+        phase = self.layout.phase_at(step)
+        encoded = [self.encode(next(drawn)) for _ in range(phase.rows[task])]
         names = self.layout.vocabulary
         rng = np.random.default_rng([self.seed, step, list(TASKS).index(task)])
-        corrupt = self.layout.corrupt_at(step)
-        return corrupt(encoded, self.ids[names.mask], self.ids[names.pad], rng)
+        noise = vocabulary.VOCAB_SIZE if names.mask is None else self.ids[names.mask]
+        return phase.corrupt(encoded, noise, self.ids[names.pad], rng)
 
 
-def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Denoiser:
+def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Network:
     """Train for ``steps`` steps, resuming from ``state_path`` where it exists."""
     torch.manual_seed(seed)
-    denoiser = Denoiser(read_spec(load(layout.recipe)).denoiser)
-    initialise(denoiser)
+    denoiser = network(read_spec(load(layout.recipe)).denoiser)
+    layout.initialise(denoiser)
     optimizer = optimizers(denoiser)
     source, start = Source(layout, seed), 0
     if state_path.exists():
@@ -257,22 +323,23 @@ def train(layout: Layout, seed: int, steps: int, state_path: Path) -> Denoiser:
         for one, saved in zip(optimizer, state["optimizers"], strict=True):
             one.load_state_dict(saved)
         start = state["step"]
-    compiled = torch.compile(loss_of, dynamic=True)
+    loss_at = layout.loss(denoiser)
     began = time.monotonic()
     running: dict[str, float] = {}
     for step in range(start, steps):
         for one in optimizer:
             for group in one.param_groups:
                 group["lr"] = LEARNING_RATE * schedule(step, steps)
-            one.zero_grad()
+        denoiser.zero_grad()
+        rows = layout.phase_at(step).rows
         for task in TASKS:
-            loss = compiled(denoiser, source.batch(task, step))
-            (loss / len(TASKS)).backward()
+            loss = loss_at(source.batch(task, step))
+            (loss * rows[task] / sum(rows.values())).backward()
             running[task] = 0.98 * running.get(task, loss.item()) + 0.02 * loss.item()
         torch.nn.utils.clip_grad_norm_(denoiser.parameters(), 1.0)
         for one in optimizer:
             one.step()
-        if (step + 1) % 100 == 0 or step + 1 == steps:
+        if (step + 1) % 25 == 0 or step + 1 == steps:
             losses = " ".join(f"{task} {value:.4f}" for task, value in running.items())
             print(f"step {step + 1} {time.monotonic() - began:.0f}s {losses}", flush=True)
             state = {"step": step + 1, "model": denoiser.state_dict()}

@@ -23,16 +23,33 @@ _CHATML_TEMPLATE = (
     "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
+    "{{ message['content'] }}<turn|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of a problem: the rendered prompt, and the answer with its end of turn."""
+
+    prompt: list[int]
+    answer: list[int]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The special tokens of one layout and the template that arranges them."""
+    """The special tokens of one layout and the template that arranges them.
+
+    ``mask`` is None where undecided positions hold random tokens.
+    """
 
     special: tuple[str, ...]
     roles: tuple[str, ...]
     template: str
-    mask: str
+    mask: str | None
     end_of_turn: str
     pad: str
     bos: str | None
@@ -56,12 +73,13 @@ class Vocabulary:
 
     def tokenizer_config(self) -> dict[str, object]:
         """Return the contents of ``tokenizer_config.json``."""
+        mask = {} if self.mask is None else {"mask_token": self.mask}
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": self.bos,
             "eos_token": self.end_of_turn,
             "pad_token": self.pad,
-            "mask_token": self.mask,
+            **mask,
             "model_max_length": 512,
             "clean_up_tokenization_spaces": False,
             "chat_template": self.template,
@@ -92,4 +110,25 @@ SDAR = Vocabulary(
     end_of_turn="<|im_end|>",
     pad="<|endoftext|>",
     bos=None,
+)
+GEMMA = Vocabulary(
+    special=(
+        "<pad>",
+        "<eos>",
+        "<bos>",
+        "<|turn>",
+        "<turn|>",
+        "<|channel>",
+        "<channel|>",
+        "<|think|>",
+        "<|image>",
+        "<|image|>",
+        "<image|>",
+    ),
+    roles=("user", "model", "system"),
+    template=_GEMMA_TEMPLATE,
+    mask=None,
+    end_of_turn="<turn|>",
+    pad="<pad>",
+    bos="<bos>",
 )

@@ -21,7 +21,7 @@ def test_the_stated_number_of_weights_is_that_of_the_network(name):
     assert sum(weight.numel() for weight in denoiser.parameters()) == recipe.parameters
 
 
-@pytest.mark.parametrize("name", ["tiny/tiny-llada", "tiny/tiny-sdar"])
+@pytest.mark.parametrize("name", ["tiny/tiny-gemma", "tiny/tiny-llada", "tiny/tiny-sdar"])
 def test_a_tiny_recipe_states_the_shipped_checkpoint(name):
     recipe = load(name)
     path = catalog.root().parent / str(recipe.source) / "config.json"
@@ -31,7 +31,8 @@ def test_a_tiny_recipe_states_the_shipped_checkpoint(name):
 
 def test_the_catalog_covers_the_announced_models():
     announced = {"llada-8b-instruct", "llada-1.5", "sdar-1.7b-chat", "sdar-4b-chat"}
-    announced |= {"sdar-8b-chat", "tiny-llada", "tiny-sdar", "llada-8b-base", "illada-8b-instruct"}
+    announced |= {"sdar-8b-chat", "llada-8b-base", "illada-8b-instruct"}
+    announced |= {"tiny-gemma", "tiny-llada", "tiny-sdar"}
     announced |= {"dream-v0-instruct-7b", "dream-coder-v0-instruct-7b", "diffucoder-7b-cpgrpo"}
     announced |= {"dreamon-v0-7b", "trado-8b-thinking", "coda-v0-instruct", "fast-dllm-v2-7b"}
     announced |= {
