@@ -225,13 +225,14 @@ class GemmaDenoiser(nn.Module):
         raw = functional.linear(hidden.float(), weight.float())
         return (raw / cap).tanh() * cap if cap else raw
 
-    def expected(self, weights: Tensor, part: slice) -> Tensor:
+    def expected(self, weights: Tensor, part: slice | None = None) -> Tensor:
         """Return float32 [...,hidden], the sum of embeddings with ``weights`` [...,n].
 
         Args:
             weights: float32; with probabilities, the sum is the embedding to expect.
-            part: which n of the vocabulary they are for.
+            part: which n of the vocabulary they are for; None for all of it.
         """
         table = self.embed_tokens.weight
-        whole = part == slice(0, self.config.vocab_size)
-        return weights @ (table if whole else table[part]).float() * self.gemma.embed_scale
+        if part is not None and part != slice(0, self.config.vocab_size):
+            table = table[part]
+        return weights @ table.float() * self.gemma.embed_scale
