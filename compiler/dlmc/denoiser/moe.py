@@ -40,12 +40,10 @@ def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:
     return torch.where(chosen.unsqueeze(-1) == experts, weights.unsqueeze(-1), 0.0).sum(-2)
 
 
-@torch.library.custom_op("dlmc::moe", mutates_args=())
-def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: str, top_k: int) -> Tensor:
+def mixed(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: str) -> Tensor:
     """Return the weighted sum of all experts, [B,T,hidden].
 
-    An operator of its own, so that an exported graph has one node for it. Stored weights are the
-    left factors, so that no engine has to transpose them.
+    Stored weights are the left factors, so that no engine has to transpose them.
 
     Args:
         x: [B,T,hidden].
@@ -53,16 +51,24 @@ def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: str, to
         gate_up: [E,2I,hidden], the rows of the gate first.
         down: [E,hidden,I].
         kind: activation of the gate.
-        top_k: how many experts a token uses at most; a kernel that skips the others needs it.
     """
-    del top_k
     tokens = x.flatten(0, 1).transpose(0, 1)  # [hidden,N]
     both = gate_up @ tokens
     width = down.shape[2]
     gated = activate(kind, both[:, :width]) * both[:, width:]  # [E,I,N]
     shares = weights.flatten(0, 1).transpose(0, 1).unsqueeze(1).to(gated.dtype)
-    mixed = (down @ (gated * shares)).sum(0)
-    return mixed.transpose(0, 1).reshape(x.shape)
+    summed = (down @ (gated * shares)).sum(0)
+    return summed.transpose(0, 1).reshape(x.shape)
+
+
+@torch.library.custom_op("dlmc::moe", mutates_args=())
+def mix(x: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, kind: str, top_k: int) -> Tensor:
+    """Return what `mixed` does, as an operator that an exported graph has one node for.
+
+    ``top_k`` is how many experts a token uses at most: a kernel that skips the others needs it.
+    """
+    del top_k
+    return mixed(x, weights, gate_up, down, kind)
 
 
 @mix.register_fake
@@ -84,8 +90,10 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Mix the experts' answers to ``x`` [B,T,hidden] by ``weights`` float32 [B,T,E]."""
-        mixed: Tensor = mix(x, weights, self.gate_up_proj, self.down_proj, self.kind, self.top_k)
-        return mixed
+        if not torch.compiler.is_exporting():  # which also learns
+            return mixed(x, weights, self.gate_up_proj, self.down_proj, self.kind)
+        node: Tensor = mix(x, weights, self.gate_up_proj, self.down_proj, self.kind, self.top_k)
+        return node
 
 
 def within_groups(scores: Tensor, groups: int, kept: int) -> Tensor:
