@@ -11,15 +11,14 @@ STAMP := $(VENV)/.installed
 BENCH ?= accuracy precision lowering_error overhead denoise_forward end_to_end dual_cache \
     samplers experts engine_load export_memory install_size startup
 DEMO := artifacts/demo
-TINY := tiny-llada tiny-sdar
-TRAINED := $(TINY) tiny-gemma
+TINY := tiny-llada tiny-sdar tiny-gemma
 # Two makes at once must not install into one environment: the second waits, then finds it done.
 LOCK := $(if $(shell command -v flock),flock $(VENV).lock)
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo test gpu-check check lint format train bench schema map samplers families clean
-.PHONY: $(TINY:%=demo-%) $(TRAINED:%=train-%)
+.PHONY: $(TINY:%=demo-%) $(TINY:%=train-%)
 
 help: ## List the targets
 	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -34,7 +33,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(TINY:%=demo-%) ## Export, build, validate and run the two shipped checkpoints
+demo: $(TINY:%=demo-%) ## Export, build, validate and run the shipped checkpoints
 
 $(TINY:%=demo-%): demo-%: environment
 	@echo "== $*"
@@ -63,9 +62,9 @@ format: environment ## Rewrite the sources as the linter wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-train: $(TRAINED:%=train-%) ## Train the tiny checkpoints anew (hours)
+train: $(TINY:%=train-%) ## Train the tiny checkpoints anew (hours)
 
-$(TRAINED:%=train-%): train-tiny-%: environment
+$(TINY:%=train-%): train-tiny-%: environment
 	$(BIN)/python recipes/tiny/train.py $* --output artifacts/tiny-$*
 
 bench: environment demo ## Run the benchmarks and write benchmarks/results/

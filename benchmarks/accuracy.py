@@ -1,6 +1,6 @@
 """Exact answers of the tiny checkpoints on held-out problems, on built engines.
 
-    python benchmarks/accuracy.py artifacts/demo/tiny-llada artifacts/demo/tiny-sdar
+    python benchmarks/accuracy.py artifacts/demo/tiny-llada artifacts/demo/tiny-gemma
 
 Every problem is asked as a chat, answered with the bundle's default sampler at its default
 length, and counts only where the whole answer is right. Problems come from the tenth of all
@@ -16,7 +16,7 @@ from dlmc_runtime import Generator
 from machine import ROOT, Table, parser, report
 from tasks import TASKS, Problem, problems
 
-BUNDLES = [ROOT / "artifacts" / "demo" / name for name in ("tiny-llada", "tiny-sdar")]
+BUNDLES = [ROOT / "artifacts" / "demo" / name for name in ("tiny-llada", "tiny-sdar", "tiny-gemma")]
 COLUMNS = (
     "checkpoint",
     "target",

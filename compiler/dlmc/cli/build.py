@@ -41,7 +41,9 @@ def command(
     batch: Annotated[str | None, typer.Option(help="Batch sizes, such as 1,4.")] = None,
     block: Annotated[int | None, typer.Option(help="Positions of a denoising forward.")] = None,
     cache: Annotated[int | None, typer.Option(help="Committed positions a row can hold.")] = None,
-    prefill: Annotated[int | None, typer.Option(help="Positions of a prefill forward.")] = None,
+    prefill: Annotated[
+        int | None, typer.Option(help="Positions of a prefill forward; 0: no shape of its own.")
+    ] = None,
     rows: Annotated[
         int | None, typer.Option(help="Positions of a denoising forward that are predicted.")
     ] = None,

@@ -47,6 +47,13 @@ def command(
         list[int] | None,
         typer.Option(metavar="ID", help="Never predict this id; repeatable."),
     ] = None,
+    head_part: Annotated[
+        int,
+        typer.Option(
+            min=256,
+            help="DiffusionGemma: ids that go through the head together; fewer, less memory.",
+        ),
+    ] = 1 << 14,
     adapter: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +99,7 @@ def command(
         candidates=candidates,
         variant=_variant(emit_logits=emit_logits, guided=guided),
         suppress=tuple(suppress or ()),
+        head_part=head_part,
         adapter=adapter,
         recipe=recipe,
         weights=not no_weights,

@@ -24,6 +24,8 @@ class ExportOptions:
         variant: ``guided`` lets pairs of rows be combined (classifier-free guidance), ``logits``
             lets the graph hand out all logits as well, for validation.
         suppress: ids, besides the mask, that must never be predicted.
+        head_part: ids that a head which expects embeddings reduces at a time. What it makes on the
+            way to its sums is as much smaller than the logits as these are fewer than all.
         adapter: folder of an adapter that each row can switch on, in the checkpoint or elsewhere.
         recipe: name or path of a recipe.
         weights: whether the bundle holds weights; a bundle without cannot run.
@@ -42,6 +44,7 @@ class ExportOptions:
     candidates: int | None = None
     variant: HeadVariant = "plain"
     suppress: tuple[int, ...] = ()
+    head_part: int = 1 << 14
     adapter: str | None = None
     recipe: str | None = None
     weights: bool = True

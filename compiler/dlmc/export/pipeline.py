@@ -11,10 +11,6 @@ from dlmc.export.options import ExportOptions
 from dlmc.export.plan import ExportPlan, plan_export
 from dlmc.export.stacking import referenced, write_own_files
 
-# Ids that a head which expects embeddings reduces at a time: what it makes on the way to its sums
-# is then a sixteenth of the logits, each, with the largest vocabulary known.
-_PART = 1 << 14
-
 __all__ = ["ExportOptions", "ExportPlan", "export_checkpoint", "plan_export"]
 
 
@@ -56,7 +52,7 @@ def _graph(plan: ExportPlan, weights: Mapping[str, TensorLocation]) -> bytes:
     from dlmc.export.weights import external_tensors
 
     config, spec = plan.spec.denoiser, plan.spec
-    parts = -(-config.vocab_size // _PART) if config.gemma is not None else 1
+    parts = -(-config.vocab_size // plan.options.head_part) if config.gemma is not None else 1
     head = Head(config.vocab_size, spec.candidates, plan.suppressed, plan.options.variant, parts)
     model = trace(config, head)
     AttachWeights(external_tensors(weights))(model)

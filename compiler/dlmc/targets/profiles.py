@@ -21,7 +21,8 @@ class ProfileRequest:
         block: positions of a denoising forward.
         cache: committed positions; families that see the whole sequence keep all of them, or 0
             for no approximate cache.
-        prefill: positions of a prefill forward; such families have none.
+        prefill: positions of a prefill forward; such families have none. 0 lets prompts go through
+            the forward that denoises.
         rows: rows that go through the head in a denoising forward.
     """
 
@@ -33,12 +34,13 @@ class ProfileRequest:
 
     def __post_init__(self) -> None:
         """Refuse sizes below 1 (a cache may be empty)."""
-        sizes = {"block": self.block, "prefill": self.prefill, "rows": self.rows}
+        sizes = {"block": self.block, "rows": self.rows}
         for name, value in sizes.items():
             if value is not None and value < 1:
                 raise UsageError(f"--{name} is {value}", "it must be at least 1")
-        if self.cache is not None and self.cache < 0:
-            raise UsageError(f"--cache is {self.cache}", "it must be at least 0")
+        for name, value in {"cache": self.cache, "prefill": self.prefill}.items():
+            if value is not None and value < 0:
+                raise UsageError(f"--{name} is {value}", "it must be at least 0")
         for value in self.batch or ():
             if not 1 <= value <= _LARGEST_BATCH:
                 raise UsageError(f"--batch holds {value}", f"use 1 to {_LARGEST_BATCH}")
@@ -121,23 +123,25 @@ def whole_sequence(batch: int, block: int, cache: int, rows: int) -> list[Profil
 
 
 def _cached(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Profile]:
-    """Families with an exact cache: one profile to denoise and commit, one to prefill."""
+    """Families with an exact cache: one profile to denoise and commit, and one to prefill."""
     length = manifest.attention.block_length
     block = request.block or max(length, min(p.block for p in manifest.profiles))
     if block < length:
         raise UsageError(f"--block is {block}", f"the model denoises {length} positions together")
     own_cache = max(profile.cache for profile in manifest.profiles)
     cache = own_cache if request.cache is None else request.cache
-    prefill = request.prefill or max(profile.block for profile in manifest.profiles)
-    if prefill < length:
+    prefill = request.prefill
+    if prefill is None:
+        prefill = max(profile.block for profile in manifest.profiles)
+    if 0 < prefill < length:
         raise UsageError(f"--prefill is {prefill}", f"it must hold a block of {length}")
     rows = _at_most(request.rows or block, block)
     if rows < length:
         raise UsageError(f"--rows is {rows}", f"the model denoises {length} positions together")
-    return [
-        Profile(batch=batch, block=block, cache=cache, rows=rows),
-        Profile(batch=batch, block=prefill, cache=cache, rows=1),
-    ]
+    denoising = Profile(batch=batch, block=block, cache=cache, rows=rows)
+    if not prefill:
+        return [denoising]
+    return [denoising, Profile(batch=batch, block=prefill, cache=cache, rows=1)]
 
 
 def _at_most(rows: int, block: int) -> int:

@@ -45,6 +45,16 @@ def points(graph: ir.Graph) -> dict[str, str]:
     }
 
 
+def is_router(point: str) -> bool:
+    """Return whether a point says what each token gives each expert."""
+    return point.endswith((".router", ".mlp.gate"))
+
+
+def layer_of(point: str) -> str:
+    """Return the layer that a point lies in."""
+    return ".".join(point.split(".")[:2])
+
+
 def _is_attention(point: str) -> bool:
     return point.endswith(f".{_ATTENTION}")
 

@@ -115,7 +115,8 @@ def _refusal(what: str, error: Exception) -> EngineError:
 class OpenVinoEngine:
     """A compiled model whose caches live on the host.
 
-    One model serves all profiles, so that there is one copy of the weights. It computes in the
+    One model serves all profiles, so that there is one copy of the weights; a single one pins its
+    shapes, which lets the library plan memory ahead. It computes in the
     types the graph states: the hint is float32 even where the graph is bfloat16, because another
     hint would also lower what the graph keeps in float32.
     """
@@ -125,6 +126,9 @@ class OpenVinoEngine:
         self.profiles: tuple[Profile, ...] = record.profiles
         self._cache_dtype = record.cache_dtype
         model = read_model(bundle, record)
+        if len(record.profiles) == 1:
+            shapes = input_shapes(self.manifest, record.profiles[0])
+            model.reshape({name: list(shape) for name, shape in shapes.items()})
         settings: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "f32",
             "PERFORMANCE_HINT": "LATENCY",

@@ -114,3 +114,11 @@ def test_blocks_whose_tokens_choose_experts_together_are_whole(manifest):
     odd = attention.model_copy(update={"routing_block": 3})
     with pytest.raises(UsageError, match="a profile has 4 positions, but 3"):
         choose(own.model_copy(update={"attention": odd}), ProfileRequest())
+
+
+def test_prompts_may_go_through_the_forward_that_denoises(manifest):
+    made = manifest("block")
+    (only,) = choose(made, ProfileRequest(batch=(1,), prefill=0))
+    assert only.rows >= made.attention.block_length
+    with pytest.raises(UsageError, match="--prefill is -1: it must be at least 0"):
+        ProfileRequest(prefill=-1)

@@ -1,9 +1,10 @@
 """The layers of the trained checkpoint, sound and damaged in each of them."""
 
+import numpy as np
 import pytest
 from damage import break_mask, copy_engine, flip_weight, swap_scales
 
-from dlmc.validate.layers import choose, compare_layers
+from dlmc.validate.layers import _routed_alike, choose, compare_layers
 from dlmc.validate.reference import graph_record, load_reference
 from dlmc.validate.tolerances import EXACT, limits
 from dlmc_runtime.bundle import Bundle
@@ -139,3 +140,18 @@ def test_an_engine_calibrated_elsewhere_cannot_be_lowered_again(trained, trained
         compare_layers(
             trained, record, trained_recording.states[:1], limits(trained.manifest, record)
         )
+
+
+def test_tokens_whose_experts_differ_say_nothing_about_rounding():
+    routed = np.array([[[0.5, 0.0], [0.0, 0.5], [0.5, 0.0]]], np.float32)
+    wanted = {"layers.1.router": routed, "layers.1": np.ones((1, 3, 4), np.float32)}
+    wanted |= {"layers.2": np.ones((1, 3, 4), np.float32)}
+    found = {name: value.copy() for name, value in wanted.items()}
+    found["layers.1.router"][0, 1] = [0.4, 0.0]
+    for name in ("layers.1", "layers.2"):
+        found[name][0, 1:] = 7.0
+    kept = _routed_alike(found, wanted)
+    assert kept["layers.1"][0, :, 0].tolist() == [1.0, 1.0, 7.0]
+    assert kept["layers.2"][0, :, 0].tolist() == [1.0, 7.0, 7.0]
+    np.testing.assert_array_equal(kept["layers.1.router"], routed)
+    assert found["layers.1"][0, 1, 0] == 7.0
