@@ -270,7 +270,8 @@ def _view(generator: "Generator", *, streaming: bool, watch: bool) -> AbstractCo
     if watch:
         from dlmc.cli.watch import watching
 
-        return watching(generator.text)
+        noisy = generator.manifest.tokens.mask is None
+        return watching(generator.text, noisy=noisy)
     return nullcontext(_type_out if streaming else lambda _: None)
 
 

@@ -26,14 +26,18 @@ _KNOWN = "default"  # a position that was fixed in a forward nobody told us abou
 class Canvas:
     """What is known about the generated part of one row.
 
+    Args:
+        codec: makes text of tokens; without it ids are shown.
+        noisy: whether undecided positions hold tokens to look at, and no masks.
+
     Attributes:
         ids: int64 [G], masked: bool [G], confidence: float64 [G] of each position when it was
             last predicted; NaN before.
         edges: where blocks begin.
     """
 
-    def __init__(self, codec: "TextCodec | None") -> None:
-        self._codec = codec
+    def __init__(self, codec: "TextCodec | None", *, noisy: bool = False) -> None:
+        self._codec, self._noisy = codec, noisy
         self.ids: NDArray[np.int64] = np.zeros(0, np.int64)
         self.masked: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.confidence: NDArray[np.float64] = np.zeros(0)
@@ -61,7 +65,8 @@ class Canvas:
             if begin in self.edges:
                 yield EDGE, "dim"
             if self.masked[begin]:
-                yield MASK, "dim"
+                seen = self._text(begin, begin + 1).replace(_UNFINISHED, "·")
+                yield seen if self._noisy else MASK, "dim"
                 begin += 1
                 continue
             end = begin + 1
@@ -104,9 +109,11 @@ class Canvas:
 
 
 @contextmanager
-def watching(codec: "TextCodec | None") -> Iterator[Callable[[Event], None]]:
+def watching(
+    codec: "TextCodec | None", *, noisy: bool = False
+) -> Iterator[Callable[[Event], None]]:
     """Show the canvas live on a terminal, elsewhere one line per forward on stderr."""
-    canvas = Canvas(codec)
+    canvas = Canvas(codec, noisy=noisy)
     if not on_terminal():
         yield lambda event: _follow(canvas, event, lambda: note(canvas.line()))
         return

@@ -95,3 +95,9 @@ def test_live_on_a_terminal(codec, monkeypatch):
     assert "forward 1: 2 of 3 positions" in screen.getvalue()
     assert MASK in screen.getvalue()
     assert "\x1b[32ma" in screen.getvalue()
+
+
+def test_noise_can_be_seen(codec):
+    canvas = Canvas(codec, noisy=True)
+    canvas.update(denoised(codec.encode("abcd"), [1, 1, 0, 0]))
+    assert list(canvas.spans())[:3] == [("a", "dim"), ("b", "dim"), ("c", "green")]
