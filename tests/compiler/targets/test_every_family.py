@@ -24,7 +24,7 @@ from dlmc_runtime.infill import Hole, Part
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
 
-HALF = ("sdar", "modernbert", "nemotron_labs_diffusion", "diffusion_gemma", "llada2")
+HALF = ("sdar", "modernbert", "nemotron_labs_diffusion", "llada2")
 PROMPTS = (13, 22)
 ANSWER = 40  # crosses the longest block
 BLOCK = 16  # of the approximate caches, which need several blocks
