@@ -56,7 +56,7 @@ def blocks(page):
 @pytest.fixture
 def workspace(tmp_path):
     """A folder that holds the shipped checkpoints, as a clone does."""
-    for checkpoint in ("tiny-llada", "tiny-sdar"):
+    for checkpoint in ("tiny-llada", "tiny-sdar", "tiny-gemma"):
         source = ROOT / "artifacts" / checkpoint
         shutil.copytree(source, tmp_path / "artifacts" / checkpoint)
     return tmp_path

@@ -167,7 +167,8 @@ def _about_attention(config: SamplerConfig, manifest: Model) -> Iterator[tuple[s
     masked = manifest.tokens.mask is not None
     if own.regime not in regimes_of(config.name) or fills_masks(config.name) is not masked:
         legal = ", ".join(samplers_for(own.regime, manifest.tokens))
-        yield f"the sampler {config.name} does not go with {family}", f"use one of {legal}"
+        hint = f"use one of {legal}" if legal else "leave out --attention"
+        yield f"the sampler {config.name} does not go with {family}", hint
     elif config.name not in samplers_for(own.regime, manifest.tokens):
         yield (
             f"{family} has no tokens that delete and insert, which {config.name} needs",

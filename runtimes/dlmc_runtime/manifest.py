@@ -265,6 +265,10 @@ class Manifest(Record):
             tokens.mask not in tokens.suppressed or tokens.mask in tokens.stop
         ):
             raise ValueError("the mask must be suppressed, and stop nothing")
+        own = self.attention
+        whole = (own.regime, own.aligned_to, own.last_block) == ("context", "answer", "whole")
+        if tokens.mask is None and (not whole or own.seeded or self.shift):
+            raise ValueError("a model without a mask denoises whole canvases after its context")
         if tokens.expand is not None and tokens.expand in (tokens.mask, tokens.delete):
             raise ValueError("the expand token must differ from the mask and the delete token")
         if tokens.delete is not None and tokens.delete == tokens.mask:

@@ -271,5 +271,8 @@ def compare_end(row, run, index):
     )
 
 
-def test_there_is_a_pack():
+def test_every_pack_has_runs():
     assert PACKS
+    for pack in PACKS:
+        assert json.loads((pack / "samplers.json").read_text())["cases"]
+        assert json.loads((pack / "denoiser.json").read_text())["cases"]

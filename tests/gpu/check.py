@@ -1,8 +1,8 @@
 """Everything that CI cannot run: `make gpu-check`, on a machine with Python and an NVIDIA driver.
 
 Installs into an environment of its own, since onnxruntime-gpu and onnxruntime share their files;
-exports both tiny checkpoints; builds, validates and runs them for every target that has a GPU; and
-runs the tests that need one. Only the standard library is needed to start it.
+exports tiny-llada and tiny-sdar; builds, validates and runs them for every target that has a GPU;
+and runs the tests that need one. Only the standard library is needed to start it.
 """
 
 import argparse

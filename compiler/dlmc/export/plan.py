@@ -232,7 +232,12 @@ def _overrides(options: ExportOptions, recipe: Recipe | None, mask_id: int | Non
 
 
 def _check_sampler(options: ExportOptions, spec: FamilySpec, sampler: SamplerSpec) -> None:
-    """Refuse a default sampler that the bundle could not run."""
+    """Refuse a default sampler that the bundle could not run, and a head that has no use."""
+    if spec.mask_id is None and (options.shift or options.variant == "guided"):
+        named = "--shift 1" if options.shift else "--guided"
+        raise UsageError(
+            f"{named} does not fit {spec.family}, which denoises random tokens", "leave it out"
+        )
     config = SamplerConfig().updated(**{**sampler.parameters, "name": sampler.name})
     head = Head(variant=options.variant, candidates=spec.candidates)
     legal.check(config, legal.Planned(spec.family, spec.attention, head, spec.tokens))

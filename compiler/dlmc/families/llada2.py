@@ -143,6 +143,12 @@ def _read(
         extra_stop=_RELEASED_END if released else None,
     )
     _check_blocks(spec)
+    if edits and {*edits} & {spec.mask_id, *spec.stop_ids}:
+        keys.refuse(
+            f"'delete_token_id' {edits[0]} or 'split_token_id' {edits[1]} is the mask or a stop"
+            " token",
+            "they must be tokens of their own",
+        )
     return replace(spec, delete_id=edits[0], split_id=edits[1]) if edits else spec
 
 

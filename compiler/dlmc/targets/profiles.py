@@ -130,6 +130,8 @@ def _cached(manifest: Manifest, request: ProfileRequest, batch: int) -> list[Pro
         raise UsageError(f"--block is {block}", f"the model denoises {length} positions together")
     own_cache = max(profile.cache for profile in manifest.profiles)
     cache = own_cache if request.cache is None else request.cache
+    if not cache and manifest.attention.regime == "context":
+        raise UsageError("--cache is 0", "it must hold a prompt")
     prefill = request.prefill
     if prefill is None:
         prefill = max(profile.block for profile in manifest.profiles)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.cache import Cache
+from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import Attention, DataType, Manifest, Precision, Profile, TensorSpec
 
 OUTPUTS = (
@@ -198,6 +199,9 @@ def tensor_shape(
     """Return the shape that a graph input or output has in a profile.
 
     ``attention`` tells how much layers keep that keep the last positions only.
+
+    Raises:
+        EngineError: a dimension has a name that no profile gives a size.
     """
     sizes = {
         "batch": profile.batch,
@@ -209,6 +213,12 @@ def tensor_shape(
     if attention is not None and attention.sliding_context is not None:
         last = min(profile.cache, attention.sliding_context)
         sizes |= {"last": last, "last_context": last + profile.block}
+    unknown = [size for size in spec.shape if isinstance(size, str) and size not in sizes]
+    if unknown:
+        raise EngineError(
+            f"the manifest gives {spec.name} the unknown dimension {unknown[0]!r}",
+            "export it again",
+        )
     return tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape)
 
 

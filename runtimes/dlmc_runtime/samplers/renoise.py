@@ -67,9 +67,7 @@ class Renoise(Sampler):
         entropy = needed(prediction.entropy, "entropies")
         order = ranked(-entropy, block.masked)
         before = np.concatenate(([0.0], np.cumsum(entropy[order])[:-1]))
-        allowed = before <= self.option("entropy_bound")
-        allowed[:1] = True
-        return marked(block.masked, order[allowed])
+        return marked(block.masked, order[before <= self.option("entropy_bound")])
 
     def settled(self, best: Ints, entropy: Floats) -> bool:
         """Take note of a step's best tokens, int64 [n]; return whether the canvas is done.

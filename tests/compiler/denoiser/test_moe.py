@@ -79,8 +79,8 @@ def test_groups_are_ranked_by_their_two_best():
 
 def test_blocks_choose_by_the_best_score_of_their_tokens():
     scores = torch.zeros(1, 4, 5)
-    scores[0, 0] = torch.tensor([0.9, 0.0, 0.1, 0.0, 0.0])
-    scores[0, 1] = torch.tensor([0.0, 0.8, 0.2, 0.0, 0.0])
+    scores[0, 0] = torch.tensor([0.9, 0.0, 0.5, 0.0, 0.0])  # the third is the best on average
+    scores[0, 1] = torch.tensor([0.0, 0.8, 0.5, 0.0, 0.0])
     scores[0, 3] = torch.tensor([0.0, 0.0, 0.0, 0.7, 0.6])
     found = within_blocks(scores, length=2, capacity=2)
     assert (found > -torch.inf)[0].tolist() == [[True, True, False, False, False]] * 2 + [

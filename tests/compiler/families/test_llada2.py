@@ -104,6 +104,12 @@ def test_one_token_alone_does_not_edit(edits):
         read(**edits)
 
 
+@pytest.mark.parametrize("token", [156895, 156892])
+def test_tokens_that_edit_are_no_others(token):
+    with pytest.raises(CheckpointError, match="is the mask or a stop token"):
+        read(delete_token_id=token, split_token_id=156931)
+
+
 def test_blocks_of_2_2_are_whole():
     longer = read({}, Overrides(block_length=64), **BLOCK_ROUTED)
     assert (longer.block_length, longer.routing_block) == (64, 32)

@@ -95,16 +95,16 @@ EVERY = [
     (Lowering(), 1e-5, {"MoE": 0}),
     (Lowering(form="onnxruntime"), 1e-5, {"MoE": 0, "Gemm": 18}),
     (Lowering(form="onnxruntime", native_experts=True), 1e-5, {"MoE": 2}),
-    (Lowering(quantization="int8"), 0.06, {"DequantizeLinear": 19}),
-    (Lowering(quantization="int4", block_size=16), 0.25, {"DequantizeLinear": 19}),
+    (Lowering(quantization="int8"), 0.04, {"DequantizeLinear": 19}),
+    (Lowering(quantization="int4", block_size=16), 0.15, {"DequantizeLinear": 19}),
     (
         Lowering(quantization="int8", form="onnxruntime", native_experts=True),
-        0.06,
+        0.04,
         {"QMoE": 2, "MatMulNBits": 15},
     ),
     (
         Lowering(quantization="int4", form="onnxruntime", native_experts=True),
-        0.25,
+        0.15,
         {"QMoE": 2, "MatMulNBits": 15},
     ),
     (Lowering("float16"), 2e-3, {"MoE": 0}),
@@ -135,7 +135,8 @@ def test_routers_stay_in_float32(bundle: Bundle, tmp_path: Path):
     types = {str(node.name): node.outputs[0].dtype for node in graph}
     low, full = ir.DataType.BFLOAT16, ir.DataType.FLOAT
     assert types["layers.1.mlp.gate.MatMul"] == types["layers.1.mlp.gate.Where"] == full
-    assert low not in {types[n] for n in types if ".mlp.gate." in n}
+    inside = {n for n in types if ".mlp.gate." in n and not n.endswith(".bfloat16.Cast")}
+    assert low not in {types[n] for n in inside}
     assert {types[n] for n in types if ".experts.MoE.M" in n} == {low}
 
 
