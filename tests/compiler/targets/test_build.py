@@ -116,7 +116,7 @@ def test_memory_is_what_the_runtime_allocates(root):
     inputs.attention_mask[:] = True
     with engines_of(root) as engine:
         out = engine.forward(inputs, cache, [])
-    assert found["outputs"] == sum(value.nbytes for value in vars(out).values())
+    assert found["outputs"] == sum(value.nbytes for value in out.arrays().values())
     assert found["present"] == 2 * 4 * 3 * 8  # key and value, float32, of one head of one number
     assert found["logits"] == 4 * 3 * 5 * 64
 
