@@ -15,6 +15,7 @@ from dlmc.checkpoint import Checkpoint, check_weights
 from dlmc.families import Overrides, detect
 from dlmc.families.diffusion_gemma import DIFFUSION_GEMMA
 from dlmc.families.llada import LLADA
+from dlmc.families.llada2 import LLADA2
 from dlmc.families.sdar import SDAR, SDAR_MOE
 from dlmc.synth import Blueprint, Scale, special_tokens, write_checkpoint
 from dlmc_runtime.errors import CheckpointError, DlmcError, UsageError
@@ -276,7 +277,8 @@ def test_a_block_has_enough_experts_to_choose_from(experts: int, top_k: int, cap
 
 
 def test_rotated_dimensions_follow_the_head_size():
-    plan = blueprint("llada2.0-mini", Scale(hidden=64, heads=4))
+    config = {**recipes.load("llada2.0-mini").config, "rotary_dim": 64}
+    plan = Blueprint.of(LLADA2, config, {}, Scale(hidden=64, heads=4))
     assert (plan.spec.denoiser.head_dim, plan.config["rotary_dim"]) == (16, 8)
 
 

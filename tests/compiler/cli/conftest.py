@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from records import MANIFEST
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dlmc.cli import app
 from dlmc_runtime.events import Committed, Denoised, Event, Finished, Result
-from dlmc_runtime.manifest import TextSpec
+from dlmc_runtime.manifest import TextSpec, parse_manifest
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.text import TextCodec
 
@@ -72,6 +73,7 @@ class FakeGenerator:
 
     def __init__(self, text: TextCodec | None, answer: str = "grün") -> None:
         self.text, self.answer = text, answer
+        self.manifest = parse_manifest(json.dumps(MANIFEST).encode())
         self.sampler = SamplerConfig(threshold=0.9)
         self.prompt = ""
         self.options: dict[str, object] = {}
