@@ -148,7 +148,7 @@ def test_text_travels_along(bundle):
     assert manifest.text is not None
     codec = TextCodec.load(bundle, manifest.text)
     assert codec.encode("t42") == [42]
-    assert codec.chat([]) == "1"
+    assert codec.chat([{"role": "user", "content": "hi"}]) == "1"
     assert manifest.text.eos_token == "t5"  # noqa: S105
 
 
