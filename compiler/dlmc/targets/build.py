@@ -23,7 +23,7 @@ from dlmc_runtime.engine_record import EngineRecord, Requirements
 from dlmc_runtime.engines import ENGINES, make
 from dlmc_runtime.engines.base import head_outputs, tensor_shape
 from dlmc_runtime.engines.memory import item_size
-from dlmc_runtime.errors import EngineError
+from dlmc_runtime.errors import EngineError, UsageError
 from dlmc_runtime.manifest import Manifest, Precision, Profile, Quantization, TargetSpec, TensorSpec
 from dlmc_runtime.version import __version__
 
@@ -137,7 +137,17 @@ def plan_build(
     _check_installed(target)
     if spec.profiles:
         manifest = manifest.model_copy(update={"profiles": spec.profiles})
-    return BuildPlan(bundle, spec, options or BuildOptions(), choose(manifest, request))
+    profiles = choose(manifest, request)
+    for profile in profiles:
+        if sum(memory(bundle, profile).values()) > _MOST_MEMORY:
+            raise UsageError(
+                f"a forward of {profile} needs more memory than any machine has",
+                "give smaller --batch, --block, --cache or --prefill",
+            )
+    return BuildPlan(bundle, spec, options or BuildOptions(), profiles)
+
+
+_MOST_MEMORY = 1 << 40  # bytes, what a record can state
 
 
 def _check_installed(target: str) -> None:

@@ -170,3 +170,13 @@ def test_a_missing_library_is_found_before_the_work_begins(root, monkeypatch):
     monkeypatch.setattr(build, "find_spec", lambda _: None)
     with pytest.raises(EngineError, match=r"needs onnx-ir, .*: pip install 'dlmc\[compile\]'"):
         plan_build(root, TARGET, ProfileRequest())
+
+
+def test_shapes_beyond_any_machine_are_refused(root):
+    huge = Profile(batch=1 << 20, block=1 << 10, cache=1 << 10, rows=1 << 10)
+    path = root / "manifest.json"
+    data = json.loads(path.read_text())
+    data["profiles"] = [huge.model_dump()]
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="needs more memory than any machine has: give smaller"):
+        plan_build(root, TARGET, ProfileRequest())
