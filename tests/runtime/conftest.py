@@ -78,6 +78,8 @@ def _manifest(regime="block", block_length=4, profiles=None, guided=False, **cha
             {"name": "guidance", "dtype": "float32", "shape": ("batch",)},
             {"name": "partner", "dtype": "int64", "shape": ("batch",)},
         )
+    if changes.get("tokens", data["tokens"])["mask"] is None and "attention" not in changes:
+        data["attention"]["aligned_to"] = "answer"  # as canvases are
     return Manifest.model_validate({**data, **changes})
 
 
