@@ -66,7 +66,6 @@ def _routed_blocks(config: dict[str, Any]) -> None:
 _ENCODER = Scale(layers=7, hidden=64, heads=4, vocab=320, positions=POSITIONS)
 _MULTIPLE_HEADS = Scale(layers=3, hidden=64, heads=4, kv_heads=4, vocab=320, positions=POSITIONS)
 _EXPERTS = replace(_SCALE, experts=8, top_k_experts=2, expert_intermediate=16)
-_MULTIPLE_EXPERTS = replace(_MULTIPLE_HEADS, experts=8, top_k_experts=2, expert_intermediate=16)
 NETWORKS: dict[str, Network] = {
     "llada": Network("llada", "llada-8b-instruct", _MULTIPLE_HEADS),
     "illada": Network("illada", "illada-8b-instruct"),
@@ -90,7 +89,7 @@ NETWORKS: dict[str, Network] = {
         generation={"max_denoising_steps": 2},
     ),
     "llada2": Network("llada2", "llada2.1-mini", _EXPERTS),
-    "llada_moe": Network("llada_moe", "llada-moe-7b-a1b-instruct", _MULTIPLE_EXPERTS),
+    "llada_moe": Network("llada_moe", "llada-moe-7b-a1b-instruct", _EXPERTS),
     "sdar_moe": Network("sdar_moe", "sdar-30b-a3b-chat", _EXPERTS),
     "rnd1": Network("rnd1", "rnd1-base-0910", _EXPERTS),
     "llada2, by block": Network("llada2", "llada2.2-mini", _EXPERTS, _routed_blocks),
