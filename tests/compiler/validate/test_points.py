@@ -22,10 +22,10 @@ def test_points_are_modules_in_the_order_they_are_computed(model):
     assert inside == [
         "layers.1.input_layernorm",
         "layers.1.self_attn.q_proj",
-        "layers.1.self_attn.q_norm",
         "layers.1.self_attn.k_proj",
-        "layers.1.self_attn.k_norm",
         "layers.1.self_attn.v_proj",
+        "layers.1.self_attn.q_norm",
+        "layers.1.self_attn.k_norm",
         "layers.1.self_attn.Attention",
         "layers.1.self_attn.o_proj",
         "layers.1.post_attention_layernorm",
