@@ -189,7 +189,8 @@ def _sampler(generation: Keys) -> SamplerSpec:
     own.require({"_cls_name": ("EntropyBoundSamplerConfig", None)})
 
     def number(keys: Keys, name: str, default: float) -> float:
-        if keys.values.get(name) == 0:
+        value = keys.values.get(name)
+        if name != "t_max" and type(value) in (int, float) and value == 0:
             return 0.0
         return keys.number(name, most=_LARGEST) if keys.has(name) else default
 
