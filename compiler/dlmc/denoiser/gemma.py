@@ -11,28 +11,13 @@ from torch.nn import functional
 
 from dlmc.denoiser.attention import KeyValue
 from dlmc.denoiser.config import DenoiserConfig, Gemma
-from dlmc.denoiser.moe import Experts, activate, spread
+from dlmc.denoiser.mlp import Mlp, activate
+from dlmc.denoiser.moe import Experts, spread
 from dlmc.denoiser.norm import PlainNorm, RmsNorm
 from dlmc.denoiser.rope import Rope, rotate
 
 SLIDING, FULL = "sliding", "full"
 """Kinds of layers: which see the last of the context, and which see all of it."""
-
-
-class GatedMlp(nn.Module):
-    """GeGLU with the tanh form of GELU (arXiv 2002.05202)."""
-
-    def __init__(self, hidden: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B,T,hidden] to [B,T,hidden]."""
-        gate = activate("gelu_tanh", self.gate_proj(x))
-        gated: Tensor = self.down_proj(gate * self.up_proj(x))
-        return gated
 
 
 class GemmaAttention(nn.Module):
@@ -110,7 +95,7 @@ class GemmaLayer(nn.Module):
         self.self_attn = GemmaAttention(config, kind)
         self.post_attention_layernorm = RmsNorm(size, eps)
         self.pre_feedforward_layernorm = RmsNorm(size, eps)
-        self.mlp = GatedMlp(size, config.intermediate_size)
+        self.mlp = Mlp(size, config.intermediate_size, "gelu_tanh")
         self.post_feedforward_layernorm_1 = RmsNorm(size, eps)
         self.router = GemmaRouter(config, gemma)
         self.pre_feedforward_layernorm_2 = RmsNorm(size, eps)

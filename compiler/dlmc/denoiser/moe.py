@@ -12,23 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dlmc.denoiser.config import Activation, Moe, Scoring
-from dlmc.denoiser.mlp import Mlp
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": functional.silu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-}
+from dlmc.denoiser.mlp import Mlp, activate
 
 _SCORES: dict[Scoring, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
     "sigmoid": torch.sigmoid,
 }
-
-
-def activate(kind: str, x: Tensor) -> Tensor:
-    """Apply a gate's activation."""
-    found: Tensor = _ACTIVATIONS[kind](x)
-    return found
 
 
 def spread(chosen: Tensor, weights: Tensor, count: int) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime import decode, samplers
-from dlmc_runtime.cache import Cache, Contents
+from dlmc_runtime.cache import Cache, Contents, cache_shapes
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.prediction import candidates, predict
@@ -195,6 +195,7 @@ def _step(
 ) -> State:
     task, canvas, masked = row.task(batch.chunk), row.canvas.copy(), row.masked.copy()
     block, edge = row.state(), row.leading(task)
+    shapes = cache_shapes(recorder.manifest.model, batch.size, batch.context)
     decode.step(batch)
     if recorder.seen is None:
         raise RuntimeError("the step ran no forward")
@@ -209,7 +210,7 @@ def _step(
         inputs,
         past,
         batch.context,
-        {name: array.shape[2] for name, array in batch.cache.contents().past.items()},
+        {name: shape[2] for name, shape in shapes.items()},
         stores,
         outputs,
         kept,

@@ -9,7 +9,7 @@ from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.regimes.base import Regime
 from dlmc_runtime.samplers.base import Ints, Prediction, needed
 from dlmc_runtime.samplers.renoise import Renoise, random_tokens
-from dlmc_runtime.task import Task
+from dlmc_runtime.task import Kind, Task
 
 if TYPE_CHECKING:
     from dlmc_runtime.row import Row
@@ -62,23 +62,17 @@ class Canvas(Regime):
         """Return what the next forward must do; a prefill feeds at most ``chunk`` positions."""
         row = self.row
         if row.cached < row.prompt_length:
-            end = min(row.cached + chunk, row.prompt_length)
-            return Task(
-                "prefill",
-                row.cached,
-                end,
-                end - 1,
-                end,
-                own="causal",
-                visible=row.cached,
-                at=row.cached,
-                kept=end - row.cached,
-            )
+            return self._store("prefill", row.cached, min(row.cached + chunk, row.prompt_length))
         start, end = row.start, row.end
         if row.open:
             return Task("denoise", start, end, start, end, visible=start)
+        return self._store("commit", start, end)
+
+    @staticmethod
+    def _store(kind: Kind, start: int, end: int) -> Task:
+        """Return a causal forward that keeps what it feeds; what it reads has no use."""
         return Task(
-            "commit",
+            kind,
             start,
             end,
             end - 1,
