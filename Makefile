@@ -31,6 +31,8 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	# For its tritonserver program alone: its own Python code asks for an older numpy.
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-pytriton
 	@touch $@
 
 demo: $(TINY:%=demo-%) ## Export, build, validate and run the shipped checkpoints
