@@ -1,0 +1,214 @@
+"""The fields that endpoints share, and what they mean to the runtime.
+
+Every body refuses fields it does not have and values of another type, so that nothing a client
+asks for is ignored. What only a model can decide is checked when its request is made.
+"""
+
+import secrets
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from dlmc_runtime import legal
+from dlmc_runtime.errors import DlmcError
+from dlmc_runtime.samplers import SAMPLERS
+from dlmc_runtime.samplers.choice import choose
+from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.serve import effort
+from dlmc_runtime.serve.errors import FieldError, blame
+from dlmc_runtime.serve.models import Served
+from dlmc_runtime.serve.settings import Settings
+
+MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
+MAX_TOKENS = 1 << 20
+MAX_SEED = (1 << 63) - 1
+MAX_CHOICES = 64
+MAX_ALTERNATIVES = 20
+MAX_IDS = 4096  # of one list of token ids among a sampler's options
+_LARGEST = 1e9
+
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_SEED)]
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
+
+
+class Body(BaseModel):
+    """A JSON object of a request: no field but its own, no type but the one named."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    """How to stream."""
+
+    include_usage: bool = Field(default=False, description="End with an event that has `usage`.")
+
+
+_TYPES: dict[Any, Any] = {
+    int | None: Whole | None,
+    float | None: Number | None,
+    str | None: Annotated[str, Field(max_length=64)] | None,
+    tuple[int, ...]: Annotated[list[TokenId], Field(max_length=MAX_IDS)] | None,
+    int: Whole | None,
+    float: Number | None,
+}
+_ELSEWHERE = ("name", "temperature", "top_k", "top_p")  # fields of the body itself
+
+
+class _Diffusion(Body):
+    sampler: Literal[SAMPLERS] | None = Field(None, description="Another sampler by name.")  # type: ignore[valid-type]
+    ignore_eos: bool = Field(default=False, description="Go on at the model's stop tokens.")
+
+
+Diffusion: type[_Diffusion] = create_model(
+    "Diffusion",
+    __base__=_Diffusion,
+    __doc__="Options of the sampler, see docs/samplers.md.",
+    **{
+        one.name: (_TYPES[one.type], None)
+        for one in fields(SamplerConfig)
+        if one.name not in _ELSEWHERE
+    },
+)
+
+
+class Generation(Body):
+    """What every generating endpoint takes."""
+
+    model: str = Field(max_length=256, description="A name that /v1/models lists.")
+    stream: bool = Field(default=False, description="Send server-sent events.")
+    stream_options: StreamOptions | None = None
+    diffusing: bool = Field(
+        default=False, description="Stream a whole intermediate canvas after every forward as well."
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Most tokens to generate."
+    )
+    temperature: float | None = Field(None, ge=0, le=1000, description="0 takes the best token.")
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=MAX_TOKENS, description="0 means all tokens.")
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="Choice i of n uses seed + i.")
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Answers to every prompt.")
+    stop: StopText | Stops | None = Field(None, description="Texts that end an answer before them.")
+    user: str | None = Field(None, max_length=256, description="A label; it changes nothing.")
+    diffusion: Diffusion | None = None  # type: ignore[valid-type]
+    reasoning_effort: Literal["instant", "low", "medium", "high"] | None = None
+
+    @model_validator(mode="after")
+    def _streaming(self) -> Self:
+        if not self.stream:
+            for name in ("stream_options", "diffusing"):
+                if getattr(self, name):
+                    raise FieldError(name, f"{name} goes with stream only")
+        return self
+
+
+def stops(body: Generation) -> list[str]:
+    """Return the texts that end an answer."""
+    given = body.stop
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def count(body: Generation) -> int:
+    """Return how many answers a prompt gets."""
+    return body.n or 1
+
+
+def seeds(body: Generation) -> list[int]:
+    """Return a seed for each of a prompt's answers; without one in the body, new ones."""
+    first = secrets.randbelow(1 << 62) if body.seed is None else body.seed
+    return [first + index for index in range(count(body))]
+
+
+def check_rows(prompts: int, body: Generation, settings: Settings) -> None:
+    """Refuse more rows than a request may have.
+
+    Raises:
+        FieldError: it asks for more.
+    """
+    most = settings.max_choices
+    if prompts * count(body) > most:
+        raise FieldError(
+            "n", f"{prompts} prompts with {count(body)} choices each", f"{most} at most"
+        )
+
+
+def sampler(served: Served, body: Generation) -> SamplerConfig:
+    """Return the sampler a request asks for: the model's, a preset, and single options on top.
+
+    Raises:
+        FieldError: the model or the sampler takes no such option; it names the field.
+    """
+    generator = served.generator
+    own = {key: getattr(body, key) for key in ("temperature", "top_p", "top_k")}
+    diffusion = {} if body.diffusion is None else body.diffusion.model_dump(exclude_none=True)
+    diffusion.pop("ignore_eos", None)
+    name = diffusion.pop("sampler", None)
+    default = generator.sampler
+    if body.reasoning_effort is not None:
+        with blame("reasoning_effort"):
+            preset = effort.preset(generator, body.reasoning_effort)
+            default = choose(default, preset.pop("name", None), preset)
+    given = {key: value for key, value in own.items() if value is not None}
+    given |= {k: tuple(v) if isinstance(v, list) else v for k, v in diffusion.items()}
+    try:
+        return _checked(served, default, name, given)
+    except DlmcError as error:
+        culprit = _culprit(served, default, name, given)
+        raise FieldError(culprit, error.message, error.hint) from error
+
+
+def _checked(
+    served: Served, default: SamplerConfig, name: str | None, given: dict[str, Any]
+) -> SamplerConfig:
+    config = choose(default, name, given)
+    legal.check(config, served.generator.manifest)
+    return config
+
+
+def _culprit(
+    served: Served, default: SamplerConfig, name: str | None, given: dict[str, Any]
+) -> str:
+    """Return the field behind an error: the first that is wrong by itself."""
+    for key, tried in (("sampler", {}), *((key, {key: value}) for key, value in given.items())):
+        try:
+            _checked(served, default, name, tried)
+        except DlmcError:
+            return key if key in _ELSEWHERE else f"diffusion.{key}"
+    return "diffusion"
+
+
+def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "prompt") -> int:
+    """Return how many tokens an answer may have: what is asked for, or the model's default.
+
+    The default is cut to what the context has left; what is asked for is not.
+
+    Args:
+        served: the model.
+        prompt_tokens: of the prompt.
+        body: of the request.
+        param: the field the prompt is in.
+
+    Raises:
+        FieldError: prompt and answer exceed the context.
+    """
+    left = served.context - prompt_tokens
+    asked = body.max_tokens
+    if left < 1 or (asked is not None and asked > left):
+        field = param if left < 1 else "max_tokens"
+        wanted = "" if asked is None else f" and an answer of {asked}"
+        raise FieldError(
+            field,
+            f"a prompt of {prompt_tokens} tokens{wanted} exceeds the context of {served.context}",
+            "shorten the prompt or ask for fewer tokens",
+            code="context_length_exceeded",
+        )
+    return min(served.generator.manifest.max_new_tokens, left) if asked is None else asked
+
+
+def ignore_eos(body: Generation) -> bool:
+    """Return whether to go on at stop tokens."""
+    return body.diffusion is not None and body.diffusion.ignore_eos
