@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -82,6 +82,24 @@ def finish_reason(result: Result, most: int) -> Literal["stop", "length"]:
     if result.finish_reason == "steps":  # a word of ours: a block ran out of forwards
         return "length" if len(result.tokens) >= most else "stop"
     return "length" if result.finish_reason == "length" else "stop"
+
+
+def logprob(value: float) -> float:
+    """Return a log-probability as JSON can hold it."""
+    return max(value, LOWEST_LOGPROB)
+
+
+def dump(answer: Answer, *optional: str) -> dict[str, Any]:
+    """Return an answer as JSON, without those ``optional`` fields that are None, at any depth."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {k: v for k, v in value.items() if v is not None or k not in optional}
+            return {key: without(one) for key, one in kept.items()}
+        return [without(one) for one in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = without(answer.model_dump(mode="json"))
+    return found
 
 
 def identifier(prefix: str) -> str:

@@ -6,13 +6,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 
 from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from dlmc_runtime.serve import errors
+from dlmc_runtime.serve.metrics import Metrics
 from dlmc_runtime.serve.models import Catalog, Site
+from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
 
-ROUTERS: tuple[str, ...] = ("models", "completions")
+ROUTERS: tuple[str, ...] = ("models", "completions", "metrics")
 """Modules of `dlmc_runtime.serve` with a ``router`` each."""
 
 
@@ -34,7 +37,17 @@ def create_app(catalog: Catalog, settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.site = site
+    app.state.metrics = Metrics(catalog)
     errors.install(app)
+    app.add_middleware(Gate, site=site)
+    if site.settings.cors_origins:  # added last, so outermost: preflights carry no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=site.settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
     for name in ROUTERS:
         app.include_router(_router(name))
     return app

@@ -26,6 +26,7 @@ MAX_SEED = (1 << 63) - 1
 MAX_CHOICES = 64
 MAX_ALTERNATIVES = 20
 MAX_IDS = 4096  # of one list of token ids among a sampler's options
+MAX_PATTERN = 1 << 16
 _LARGEST = 1e9
 
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -104,6 +105,46 @@ class Generation(Body):
                 if getattr(self, name):
                     raise FieldError(name, f"{name} goes with stream only")
         return self
+
+
+class JsonSchema(Body):
+    """A JSON schema for an answer."""
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = Field(None, max_length=MAX_TOKENS)
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="Answers always validate; false is refused.")
+
+
+class TextFormat(Body):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Body):
+    """JSON that a schema accepts."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class RegexFormat(Body):
+    """A text that a regular expression matches as a whole."""
+
+    type: Literal["regex"]
+    regex: str = Field(min_length=1, max_length=MAX_PATTERN)
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat, Field(discriminator="type")
+]
 
 
 def stops(body: Generation) -> list[str]:
@@ -207,6 +248,31 @@ def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "
             code="context_length_exceeded",
         )
     return min(served.generator.manifest.max_new_tokens, left) if asked is None else asked
+
+
+def extras(
+    served: Served, logprobs: int | None, response_format: ResponseFormat | None
+) -> dict[str, Any]:
+    """Return the keyword arguments of `Generator.request` that only some requests have.
+
+    Raises:
+        FieldError: the model cannot do it.
+    """
+    more: dict[str, Any] = {}
+    if logprobs is not None:
+        kept = served.generator.manifest.head.candidates
+        if logprobs > kept:
+            problem = f"{logprobs} alternatives a token are more than the {kept} the graph keeps"
+            raise FieldError("logprobs", problem, f"ask for {kept} at most")
+        more["logprobs"] = logprobs
+    if response_format is not None and response_format.type != "text":
+        raise FieldError("response_format", "this server enforces no format", "leave it out")
+    return more
+
+
+def wants_usage(body: Generation) -> bool:
+    """Return whether a stream ends with its usage."""
+    return body.stream_options is not None and body.stream_options.include_usage
 
 
 def ignore_eos(body: Generation) -> bool:

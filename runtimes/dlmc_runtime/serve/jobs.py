@@ -163,7 +163,9 @@ class Run:
         try:
             while left:
                 for update in await self._mailbox.take():
-                    left -= update.result is not None
+                    if update.result is not None:
+                        left -= 1
+                        self.job.served.observe(self.tickets[update.index])
                     yield update
         finally:
             self.cancel()

@@ -1,7 +1,7 @@
 """Loaded bundles, found by the name that clients ask for."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -12,13 +12,17 @@ from pydantic import BaseModel
 from dlmc_runtime import legal
 from dlmc_runtime.errors import RequestError
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.scheduler import Scheduler
+from dlmc_runtime.scheduler import Scheduler, Ticket
 from dlmc_runtime.serve import errors
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.serve.strict import StrictRoute
 from dlmc_runtime.text import TextCodec
 
 _TOKEN_TEXTS = 1 << 16  # of which the text is remembered, since canvases repeat them
+
+
+def _forget(_: Ticket) -> None:
+    """Listen to nothing."""
 
 
 class Served:
@@ -32,12 +36,14 @@ class Served:
     Attributes:
         created: seconds since 1970, when it was loaded.
         token: the text of one token, special tokens by name.
+        observe: is told of every request that was answered; a server's metrics listen here.
     """
 
     def __init__(self, name: str, generator: Generator, scheduler: Scheduler) -> None:
         self.name, self.generator, self.scheduler = name, generator, scheduler
         self.created = int(time.time())
         self.token = lru_cache(_TOKEN_TEXTS)(self._token)
+        self.observe: Callable[[Ticket], None] = _forget
 
     @property
     def text(self) -> TextCodec:
@@ -105,11 +111,13 @@ class Site:
         catalog: the models.
         settings: the server's.
         draining: whether the server was told to stop.
+        active: requests that are being answered.
     """
 
     catalog: Catalog
     settings: Settings = field(default_factory=Settings)
     draining: bool = False
+    active: int = 0
 
     @classmethod
     def of(cls, request: Request) -> "Site":

@@ -17,6 +17,11 @@ from dlmc_runtime.serve.jobs import Run, Update
 
 _LOG = logging.getLogger(__name__)
 
+DESCRIPTION: dict[str, Any] = {
+    "description": "The answer; events `data: {…}` of the same kind of object where `stream`.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+"""What an endpoint's description says about its success."""
 DONE = b"data: [DONE]\n\n"
 _HOLE = "…"  # a mask, in a canvas shown as text
 
