@@ -96,7 +96,7 @@ class Generation(Body):
     stop: StopText | Stops | None = Field(None, description="Texts that end an answer before them.")
     user: str | None = Field(None, max_length=256, description="A label; it changes nothing.")
     diffusion: Diffusion | None = None  # type: ignore[valid-type]
-    reasoning_effort: Literal["instant", "low", "medium", "high"] | None = None
+    reasoning_effort: effort.Level | None = None
 
     @model_validator(mode="after")
     def _streaming(self) -> Self:
@@ -190,9 +190,11 @@ def sampler(served: Served, body: Generation) -> SamplerConfig:
     name = diffusion.pop("sampler", None)
     default = generator.sampler
     if body.reasoning_effort is not None:
-        with blame("reasoning_effort"):
-            preset = effort.preset(generator, body.reasoning_effort)
-            default = choose(default, preset.pop("name", None), preset)
+        # Of the sampler that is asked for, whichever that is; single options go on top.
+        default, name = choose(default, name, {}), None
+        answer = body.max_tokens or generator.manifest.max_new_tokens
+        attention = generator.manifest.attention
+        default = effort.preset(default, body.reasoning_effort, attention, answer)
     given = {key: value for key, value in own.items() if value is not None}
     given |= {k: tuple(v) if isinstance(v, list) else v for k, v in diffusion.items()}
     try:
