@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from dlmc_runtime.events import Result
-
-LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
+from dlmc_runtime.events import UNLIKELY, Result
 
 
 class Answer(BaseModel):
@@ -86,7 +84,7 @@ def finish_reason(result: Result, most: int) -> Literal["stop", "length"]:
 
 def logprob(value: float) -> float:
     """Return a log-probability as JSON can hold it."""
-    return max(value, LOWEST_LOGPROB)
+    return max(value, UNLIKELY)  # JSON has no infinity
 
 
 def dump(answer: Answer, *optional: str) -> dict[str, Any]:

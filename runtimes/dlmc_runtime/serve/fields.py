@@ -16,7 +16,7 @@ from dlmc_runtime.samplers import SAMPLERS
 from dlmc_runtime.samplers.choice import choose
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.serve import effort
-from dlmc_runtime.serve.errors import FieldError, blame
+from dlmc_runtime.serve.errors import FieldError
 from dlmc_runtime.serve.models import Served
 from dlmc_runtime.serve.settings import Settings
 
@@ -227,7 +227,7 @@ def _culprit(
 def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "prompt") -> int:
     """Return how many tokens an answer may have: what is asked for, or the model's default.
 
-    The default is cut to what the context has left; what is asked for is not.
+    The default is cut to what the context has left for sure; what is asked for is not.
 
     Args:
         served: the model.
@@ -249,7 +249,11 @@ def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "
             "shorten the prompt or ask for fewer tokens",
             code="context_length_exceeded",
         )
-    return min(served.generator.manifest.max_new_tokens, left) if asked is None else asked
+    manifest = served.generator.manifest
+    if asked is not None:
+        return asked
+    spare = 0 if manifest.attention.regime == "full" else manifest.attention.block_length
+    return max(min(manifest.max_new_tokens, left - spare), 1)
 
 
 def extras(

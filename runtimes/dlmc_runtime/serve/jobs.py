@@ -16,8 +16,9 @@ from starlette.requests import Request as HttpRequest
 from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished, Result
 from dlmc_runtime.row import Request
-from dlmc_runtime.scheduler import Ticket
+from dlmc_runtime.serve.errors import blame
 from dlmc_runtime.serve.models import Served
+from dlmc_runtime.ticket import Ticket
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Run:
 
     Raises:
         OverloadError: the server has no room for all rows; none was left in the queue.
-        RequestError: a row fits no profile of the engine.
+        FieldError: a row fits no profile of the engine.
     """
 
     def __init__(self, job: Job) -> None:
@@ -135,14 +136,12 @@ class Run:
         self.tickets: list[Ticket] = []
         try:
             for index, request in enumerate(job.requests):
-                self.tickets.append(
-                    job.served.scheduler.submit(
-                        request,
-                        self._mailbox.listener(index),
-                        client=job.client,
-                        seconds=job.seconds,
+                listener = self._mailbox.listener(index)
+                with blame("max_tokens"):
+                    ticket = job.served.scheduler.submit(
+                        request, listener, client=job.client, seconds=job.seconds
                     )
-                )
+                self.tickets.append(ticket)
         except BaseException:
             self.cancel()
             raise

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dlmc_runtime.scheduler import Statistics, Ticket
 from dlmc_runtime.serve.models import Catalog, Site
+from dlmc_runtime.statistics import Statistics
+from dlmc_runtime.ticket import Ticket
 
 # Seconds; from a small model's one block to a long answer of a large one.
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -24,22 +25,22 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ("dlmc_batch_slots", "Rows that can share a forward.", lambda s: s.slots),
     (
         "dlmc_batch_occupancy",
-        "Share of the slots of all forwards so far that a request filled.",
+        "Share of the room in all forwards so far that requests filled.",
         lambda s: s.rows_fed / s.slots_fed if s.slots_fed else 0.0,
     ),
     (
         "dlmc_tokens_per_forward",
-        "Tokens so far over the rows of all forwards.",
-        lambda s: s.tokens / s.rows_fed if s.rows_fed else 0.0,
+        "Tokens of all answers so far over the forwards their rows took part in.",
+        lambda s: s.tokens / s.row_forwards if s.row_forwards else 0.0,
     ),
+    ("dlmc_prefix_bytes", "Memory of blocks kept for later prompts.", lambda s: s.prefix_bytes),
 )
 COUNTERS: tuple[tuple[str, str, Read], ...] = (
-    ("dlmc_rows_fed", "Rows in forwards.", lambda s: s.rows_fed),
-    ("dlmc_slots_fed", "Slots in forwards, filled or not.", lambda s: s.slots_fed),
+    ("dlmc_batch_rows", "Rows that took part in forwards.", lambda s: s.rows_fed),
+    ("dlmc_batch_room", "Rows that forwards had room for.", lambda s: s.slots_fed),
     ("dlmc_tokens", "Tokens generated.", lambda s: s.tokens),
     ("dlmc_prompt_tokens", "Tokens of prompts.", lambda s: s.prompt_tokens),
     ("dlmc_cached_tokens", "Tokens of prompts taken from earlier ones.", lambda s: s.cached_tokens),
-    ("dlmc_requests_failed", "Requests that failed.", lambda s: s.failed),
     ("dlmc_requests_cancelled", "Requests whose client left.", lambda s: s.cancelled),
     ("dlmc_forward_seconds", "Time in forwards.", lambda s: s.forward_seconds),
     ("dlmc_busy_seconds", "Time with work to do.", lambda s: s.busy_seconds),
@@ -47,6 +48,7 @@ COUNTERS: tuple[tuple[str, str, Read], ...] = (
 LABELLED: tuple[tuple[str, str, str, ReadMany], ...] = (
     ("dlmc_forwards", "Forwards by what they were for.", "kind", lambda s: s.forwards),
     ("dlmc_requests_finished", "Answers by why they ended.", "reason", lambda s: s.finished),
+    ("dlmc_requests_failed", "Requests that came to an error.", "kind", lambda s: s.failed),
 )
 
 

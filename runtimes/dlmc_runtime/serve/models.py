@@ -12,11 +12,12 @@ from pydantic import BaseModel
 from dlmc_runtime import legal
 from dlmc_runtime.errors import RequestError
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.scheduler import Scheduler, Ticket
+from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import errors
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.serve.strict import StrictRoute
 from dlmc_runtime.text import TextCodec
+from dlmc_runtime.ticket import Ticket
 
 _TOKEN_TEXTS = 1 << 16  # of which the text is remembered, since canvases repeat them
 
@@ -62,10 +63,16 @@ class Served:
 
     @property
     def context(self) -> int:
-        """Most tokens of a prompt and its answer together."""
-        manifest = self.generator.manifest
-        room = (profile.cache + profile.block for profile in self.generator.profiles)
-        return min(manifest.model.max_position_embeddings, max(room))
+        """Most tokens of a prompt and its answer together.
+
+        Where blocks are counted from the answer, the last of it may be a block too many.
+        """
+        manifest, profiles = self.generator.manifest, self.generator.profiles
+        if manifest.attention.regime == "full":
+            room = max(profile.block for profile in profiles)
+        else:
+            room = max(profile.cache for profile in profiles) + manifest.attention.block_length
+        return min(manifest.model.max_position_embeddings, room)
 
 
 class Catalog(Mapping[str, Served]):
