@@ -111,13 +111,14 @@ class StrictRoute(APIRoute):
         """Return what answers a request."""
         handler = super().get_route_handler()
 
-        async def strict(request: Request) -> Response:
+        async def strict(given: Request) -> Response:
+            request = StrictRequest(given.scope, given.receive)
             if self.body_field is not None:
                 kind = request.headers.get("content-type", "")
                 if kind.partition(";")[0].strip().lower() != "application/json":
                     raise HTTPException(400, "the body's Content-Type must be application/json")
-                if not (await request.body()).strip():
+                if not await request.body():  # which would read as a body that is left out
                     raise HTTPException(400, "the body is empty: send a JSON object")
-            return await handler(StrictRequest(request.scope, request.receive))
+            return await handler(request)
 
         return strict
