@@ -151,8 +151,6 @@ def _feed(
 def _place(inputs: Inputs, slot: int, row: Row, task: Task, *, twin: bool) -> None:
     """Fill what stays the same while a row works on one block."""
     own, extra = task.end - task.start, task.shadow[1] - task.shadow[0]
-    if inputs.self_conditioning is not None:  # nobody sees it, unless it is no number
-        inputs.self_conditioning[slot, own:] = 0.0
     inputs.input_ids[slot, own : own + extra] = row.mask_id
     inputs.input_ids[slot, own + extra :] = row.mask_id
     positions = inputs.position_ids[slot]

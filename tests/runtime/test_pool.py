@@ -321,17 +321,6 @@ def test_a_row_of_nan_fails_alone_and_leaves_nothing(served, kind):
     assert pool._counts.failed == {"EngineError": 3}
 
 
-def test_what_a_canvas_expected_does_not_spoil_a_prompt_in_its_place(served):
-    generator, asked, _ = served("canvas")
-    pool = pool_of(generator, prefix_bytes=0, size=1)
-    profile = pool.batch.table.smallest(1, CONTEXT, 4, 4)
-    pool.batch.inputs(profile).self_conditioning[:] = np.nan
-    one = ticket(generator, replace(asked[0], prompt=(5, 6)))
-    pool.join(one)
-    finish(pool)
-    assert not isinstance(one.told[-1], Failed)
-
-
 @pytest.mark.parametrize("error", [EngineError("it broke"), KeyError("what"), MemoryError()])
 def test_a_forward_that_fails_ends_those_who_shared_it(served, error):
     generator, asked, _ = served("block")
