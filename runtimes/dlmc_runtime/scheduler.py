@@ -325,27 +325,24 @@ class Scheduler:
         return self._cache_bytes - sum(self._bytes(one.size, one.context) for one in batches)
 
     def _make_room(self, home: tuple[int, int], slots: int) -> bool:
-        """Return whether there is a batch to join, or one can be opened after closing idle ones.
+        """Return whether there is a batch to join, or one can be opened.
 
-        Where nothing is left to close it is opened whatever it takes, and fails then. The batch
-        itself, which nobody uses, is closed where there is memory for a wider one now.
+        Batches that nobody uses are closed where that lets this one be wider. Where nothing is left
+        to close it is opened whatever it takes, and fails then.
         """
         size, context = home
-        widths = self._table.widths(size, context)
-        if home in self._pools:
-            now = self._pools[home].batch.size
-            left = self._left() + self._bytes(now, context)
-            if now >= slots and not any(
-                now < w and self._bytes(w, context) <= left for w in widths
-            ):
-                return True
-            del self._pools[home]
-        narrowest = next(width for width in widths if width >= slots)
-        while self._left() < self._bytes(narrowest, context):
-            idle = [key for key, pool in self._pools.items() if not pool.seats]
-            if not idle:
-                return not self._pools
-            del self._pools[idle[0]]
+        fitting = [width for width in self._table.widths(size, context) if width >= slots]
+        idle = {key: pool.batch for key, pool in self._pools.items() if not pool.seats}
+        free = self._left() + sum(self._bytes(one.size, one.context) for one in idle.values())
+        most = max((w for w in fitting if self._bytes(w, context) <= free), default=0)
+        if home in idle and idle[home].size >= max(most, slots):
+            return True
+        if not most and len(idle) < len(self._pools):
+            return False
+        self._pools.pop(home, None)
+        for key in idle.keys() - {home}:
+            if self._left() < self._bytes(most, context):
+                del self._pools[key]
         return True
 
     def _fail(self, ticket: Ticket, error: DlmcError) -> None:
