@@ -593,7 +593,7 @@ def test_a_batch_is_closed_for_another_that_needs_its_memory(gated):
 
 
 def test_nobody_waits_for_ever_for_the_memory_that_others_use(gated):
-    scheduler = bounded(gated, (2, 64))
+    scheduler = bounded(gated, (1, 64))
     with scheduler:
         first = ask(scheduler, count=4, client="a")
         scheduler.gate.let(1)
