@@ -183,7 +183,9 @@ class Row:
         read = slice(task.head_start, task.head_end)
         tokens, masked = self.canvas[read].copy(), self.masked[read].copy()
         self.regime.done(task, prediction, said)
-        decided = ~self.masked[read] & (masked | (self.canvas[read] != tokens))
+        # What a draft said of a token counts no longer once the causal pass has checked it.
+        fresh = masked | (self.canvas[read] != tokens) | (task.kind == "verify")
+        decided = ~self.masked[read] & fresh
         count = self.request.logprobs
         for offset in np.flatnonzero(decided).tolist():
             position = task.head_start + offset
