@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from dlmc_runtime.serve.playground import create_router
+from dlmc_runtime.serve.playground import router
 
 BLOCK = 16
 # Tokens that each sampler fills in a forward.
@@ -66,20 +66,19 @@ def canvases(tokens: list[str], sampler: str) -> Iterator[dict[str, Any]]:
         forward += 1
         if set(range(start, end)) <= filled:
             done = end
-        shown = []
+        shown: list[dict[str, Any]] = []
         for at, text in enumerate(tokens):
             state = "final" if at < start else "committed" if at in filled else "masked"
             sure = 0.15 + 0.84 * ((at * 7 + forward) % 11) / 10 if start <= at < end else None
-            shown.append({"id": at, "text": text, "state": state, "confidence": sure})
-            if state == "masked":
-                shown[-1] |= {"id": 0, "text": "<mask>"}
+            told = (0, "…") if state == "masked" else (at, text)
+            shown.append({"id": told[0], "text": told[1], "state": state, "confidence": sure})
         yield {
             "index": 0,
             "forward": forward,
             "start": start,
             "end": end,
             "tokens_per_forward": len(filled) / forward,
-            "text": "".join("…" if one["state"] == "masked" else one["text"] for one in shown),
+            "text": "".join(one["text"] for one in shown),
             "tokens": shown,
         }
 
@@ -137,7 +136,7 @@ async def events(script: Script, path: str, body: dict[str, Any]) -> AsyncIterat
 def create_app(script: Script) -> FastAPI:
     """Return the page and the invented endpoints."""
     app = FastAPI(openapi_url=None)
-    app.include_router(create_router())
+    app.include_router(router)
 
     def refused(request: Request) -> Response | None:
         if script.asks_for_key and request.headers.get("authorization") != f"Bearer {KEY}":

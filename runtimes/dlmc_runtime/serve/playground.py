@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from fastapi import APIRouter, Request, Response
@@ -33,7 +34,6 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_PAGE = "index.html"
 
 
 @dataclass(frozen=True)
@@ -59,38 +59,39 @@ class Asset:
         return Response(self.content, media_type=self.media_type, headers=headers)
 
 
-def load() -> dict[str, Asset]:
+@cache
+def assets() -> dict[str, Asset]:
     """Return the files of the page by name.
 
     They are read once, so that a request names a key of this table and never a path.
     """
-    assets = {}
+    found = {}
     for entry in (files("dlmc_runtime.serve") / "static").iterdir():
         suffix = entry.name[entry.name.rfind(".") :]
         if suffix in _TYPES:
             content = entry.read_bytes()
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            assets[entry.name] = Asset(content, _TYPES[suffix], etag)
-    return assets
+            found[entry.name] = Asset(content, _TYPES[suffix], etag)
+    return found
 
 
-def create_router() -> APIRouter:
-    """Return the routes of the page: `/`, and its files under `/playground/`.
+router = APIRouter(include_in_schema=False)
+"""`/`, and the page's files under `/playground/`.
 
-    They need no API key: nothing in them is secret, and the page asks for the key itself.
-    """
-    assets = load()
-    router = APIRouter(include_in_schema=False)
+They need no API key: nothing in them is secret, and the page asks for the key itself.
+"""
 
-    @router.api_route("/", methods=["GET", "HEAD"])
-    def page(request: Request) -> Response:
-        return assets[_PAGE].respond(request)
 
-    @router.api_route("/playground/{name}", methods=["GET", "HEAD"])
-    def file(name: str, request: Request) -> Response:
-        asset = assets.get(name)
-        if asset is None:
-            return Response("no such file\n", 404, _HEADERS, "text/plain; charset=utf-8")
-        return asset.respond(request)
+@router.api_route("/", methods=["GET", "HEAD"])
+def page(request: Request) -> Response:
+    """Return the page."""
+    return assets()["index.html"].respond(request)
 
-    return router
+
+@router.api_route("/playground/{name}", methods=["GET", "HEAD"])
+def file(name: str, request: Request) -> Response:
+    """Return a file of the page."""
+    asset = assets().get(name)
+    if asset is None:
+        return Response("no such file\n", 404, _HEADERS, "text/plain; charset=utf-8")
+    return asset.respond(request)

@@ -15,7 +15,8 @@ const HINTS = {
 /** Return an error body's sentence, with what to do. */
 function sentence(status, error, retryAfter) {
   const parts = [error?.message || `The server answered with status ${status}`];
-  if (error?.param) parts[0] += ` (${error.param})`;
+  const field = error?.param?.split(".").at(-1);
+  if (field && !parts[0].includes(field)) parts[0] += ` (${error.param})`;
   if (!/[.!?]$/.test(parts[0])) parts[0] += ".";
   if (HINTS[status]) parts.push(HINTS[status]);
   if (retryAfter) parts.push(`Try again in ${retryAfter} s.`);

@@ -143,7 +143,7 @@ export class RunView {
     );
     const end = this.element.dataset.end === "stopped" ? "stopped" : this.outcome.reason;
     if (end) shown.push(make("span", { class: "reason" }, end));
-    return shown;
+    return shown.flatMap((part) => [part, " "]);
   }
 
   fail(error) {
