@@ -428,7 +428,7 @@ def test_slots_are_filled_in_their_place_and_by_name(visit, script):
     finished(page)
     path, body = script.bodies[0]
     assert (path, body["template"]) == (
-        "fim/completions",
+        "completions",
         "Dear <slot name=who max=8/>, see you <slot name=when max=6/>.",
     )
     assert page.text_content(".filled") == "Dear the who of all, see you the when of all."

@@ -61,7 +61,7 @@ export class Infill {
     show();
     const body = { ...this.settings.body(), template };
     delete body.max_tokens; // each slot says its own
-    await view.start("v1/fim/completions", body, { key: this.settings.key, signal });
+    await view.start("v1/completions", body, { key: this.settings.key, signal });
   }
 }
 

@@ -92,7 +92,7 @@ export class RunView {
     const delta = choice?.delta ?? {};
     outcome.text += delta.content ?? choice?.text ?? "";
     outcome.reasoning += delta.reasoning_content ?? delta.reasoning ?? "";
-    outcome.reason = choice?.finish_reason ?? outcome.reason;
+    outcome.reason = choice?.finish_detail ?? choice?.finish_reason ?? outcome.reason;
     outcome.slots = choice?.slots ?? chunk.slots ?? outcome.slots;
     outcome.usage = chunk.usage ?? outcome.usage;
     if (chunk.diffusion) this.film.push(chunk.diffusion);
