@@ -5,7 +5,6 @@ export class ApiError extends Error {}
 
 const HINTS = {
   401: "Enter an API key that this server knows, under Settings.",
-  404: "Reload the page if the server was started anew with other models.",
   413: "Shorten the text.",
   429: "The server is busy.",
   503: "The server is busy or shutting down.",
