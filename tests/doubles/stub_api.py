@@ -146,9 +146,11 @@ def create_app(script: Script) -> FastAPI:
 
     @app.get("/v1/models")
     def models(request: Request) -> Response:
+        own = {"name": "confidence_threshold", "threshold": 0.9}
+        card = {"object": "model", "max_tokens": 64}
         listed = [
-            {"id": "small", "object": "model", "samplers": list(SAMPLERS)},
-            {"id": "tiny", "object": "model", "samplers": ["random"]},
+            card | {"id": "small", "samplers": list(SAMPLERS), "sampler": own},
+            card | {"id": "tiny", "samplers": ["random"], "sampler": {"name": "random"}},
         ]
         return refused(request) or JSONResponse({"object": "list", "data": listed})
 

@@ -401,17 +401,18 @@ def test_what_the_fields_say_is_what_is_asked(visit, script):
     assert "diffusion" not in script.bodies[1][1]
 
 
-def test_a_model_offers_its_own_samplers(visit):
+def test_a_model_offers_its_own_samplers_and_says_its_defaults(visit):
     page = visit()
     options = page.locator("#settings-form [name=sampler] option")
-    assert options.all_text_contents()[1:] == [
-        "low_confidence",
-        "confidence_threshold",
-        "random",
-    ]
+    own, *samplers = options.all_text_contents()
+    assert own.startswith("confidence_threshold")
+    assert samplers == ["low_confidence", "confidence_threshold", "random"]
+    assert page.get_attribute("#settings-form [name=threshold]", "placeholder") == "0.9"
+    assert page.get_attribute("[name=max_tokens]", "placeholder") == "64"
     page.select_option("[name=model]", "tiny")
     assert options.all_text_contents()[1:] == ["random"]
-    assert "tiny" in page.text_content("#settings-summary")
+    assert page.text_content("#settings-summary") == "tiny · random"
+    assert page.get_attribute("#settings-form [name=threshold]", "placeholder") == "own"
 
 
 def test_a_field_that_holds_nonsense_is_not_sent(visit, script):

@@ -5,6 +5,8 @@ import { isFresh } from "./film.js";
 
 const MASK = "░";
 const LEVELS = 5;
+// Names of tokens that are no text, as tokenizers write them: shown small.
+const SPECIAL = /^(<[|｜].*[|｜]>|<\/?(s|bos|eos|pad|unk|mask|(start|end)_of_turn)>|\[[A-Z]+\])$/;
 
 /** Return the level of a probability: 0 (unsure) to 4 (sure). */
 export const levelOf = (confidence) => Math.min(LEVELS - 1, Math.floor(confidence * LEVELS));
@@ -76,6 +78,7 @@ function paint(span, token, fresh) {
   span.textContent = visible(token);
   span.dataset.state = token.state;
   span.classList.toggle("fresh", fresh);
+  span.classList.toggle("special", SPECIAL.test(token.text));
   const known = typeof token.confidence === "number";
   if (known) {
     span.dataset.level = levelOf(token.confidence);

@@ -23,11 +23,11 @@ export class Compare {
 
   /** Offer the model's samplers, at first two different ones. */
   offerSamplers() {
-    const { samplers } = this.settings;
+    const { model, samplers } = this.settings;
     SIDES.forEach((side, index) => {
       const select = this.form.elements[`sampler${side}`];
       const fresh = select.options.length === 0;
-      offer(select, samplers);
+      offer(select, samplers, model?.sampler?.name);
       if (fresh && samplers.length > index) select.value = samplers[index];
     });
   }

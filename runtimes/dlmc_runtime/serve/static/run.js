@@ -108,8 +108,10 @@ export class RunView {
     cancelAnimationFrame(this.due);
     this.due = 0;
     const { outcome } = this;
-    this.answer.textContent = outcome.text;
-    this.answer.hidden = !outcome.text;
+    const silent = this.element.dataset.end === "done" && !outcome.text;
+    this.answer.classList.toggle("silent", silent);
+    this.answer.textContent = silent ? "The model ended without a text." : outcome.text;
+    this.answer.hidden = !this.answer.textContent;
     this.thoughts.textContent = outcome.reasoning;
     this.reasoning.hidden = !outcome.reasoning;
     this.timeline.refresh();
@@ -133,9 +135,9 @@ export class RunView {
     const { forwards, rate, tokens } = this.cost;
     if (!forwards) return [this.element.dataset.end ? "no forwards" : "waiting for the first forward"];
     const parts = [
-      [forwards, "forwards"],
+      [forwards, forwards === 1 ? "forward" : "forwards"],
       [rate.toFixed(2), "tokens per forward"],
-      [tokens, "tokens"],
+      [tokens, tokens === 1 ? "token" : "tokens"],
     ];
     if (this.seconds !== undefined) parts.push([this.seconds.toFixed(1), "s"]);
     const shown = parts.map(([value, unit]) =>

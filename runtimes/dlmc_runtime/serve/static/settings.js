@@ -3,6 +3,7 @@
 import { models } from "./api.js";
 import { byId, make } from "./dom.js";
 
+const OPTIONS = ["steps", "threshold", "block_length", "temperature", "max_tokens"];
 const KEY = "dlmc-api-key"; // in sessionStorage: gone when the tab closes
 
 /** Return a number field's value, undefined where it is empty. */
@@ -15,9 +16,10 @@ function given(fields) {
 }
 
 /** Replace a sampler menu's choices and keep the choice, where it is still there. */
-export function offer(select, samplers) {
+export function offer(select, samplers, own) {
   const chosen = select.value;
-  select.replaceChildren(make("option", { value: "" }, "model’s own"));
+  const first = own ? `${own}, the model’s own` : "the model’s own";
+  select.replaceChildren(make("option", { value: "" }, first));
   select.append(...samplers.map((name) => make("option", { value: name }, name)));
   select.value = samplers.includes(chosen) ? chosen : "";
 }
@@ -72,9 +74,14 @@ export class Settings extends EventTarget {
   }
 
   changed() {
-    offer(this.fields.sampler, this.samplers);
-    const sampler = this.fields.sampler.value || "its own sampler";
-    byId("settings-summary").textContent = `${this.fields.model.value || "no model"} · ${sampler}`;
+    const { fields, model } = this;
+    const own = model?.sampler ?? {};
+    offer(fields.sampler, this.samplers, own.name);
+    const sampler = fields.sampler.value || (own.name ?? "its own sampler");
+    byId("settings-summary").textContent = `${model?.id ?? "no model"} · ${sampler}`;
+    // What the model does by itself; with another sampler that one's own values count.
+    const known = fields.sampler.value === "" ? { ...own, max_tokens: model?.max_tokens } : {};
+    for (const name of OPTIONS) fields[name].placeholder = known[name] ?? "own";
     this.dispatchEvent(new Event("change"));
   }
 
