@@ -30,6 +30,7 @@ class Script:
         gate: while it is cleared, runs wait after their third forward.
         pause: seconds between forwards.
         error: the answer to the next generation requests: status, body and headers.
+        piece: bytes that are sent at a time; None for whole events.
         breaks: ``error`` sends one after the second forward, ``end`` closes the connection there.
         bodies: of the generation requests, with their paths.
         left: requests whose client went away before the end.
@@ -39,6 +40,7 @@ class Script:
     gate: threading.Event = field(default_factory=threading.Event)
     pause: float = 0.0
     error: tuple[int, dict[str, Any], dict[str, str]] | None = None
+    piece: int | None = None
     breaks: str = ""
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     left: int = 0
@@ -104,7 +106,7 @@ async def events(script: Script, path: str, body: dict[str, Any]) -> AsyncIterat
 
     def event(choice: dict[str, Any], **extra: Any) -> str:
         chunk = {"choices": [{"index": 0, "finish_reason": None} | choice], **extra}
-        return f"data: {json.dumps(chunk)}\n\n"
+        return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
     if chat and body.get("reasoning_effort") == "high":
         yield event({"delta": {"reasoning_content": "First I think."}})
@@ -164,10 +166,13 @@ def create_app(script: Script) -> FastAPI:
             status, error, headers = script.error
             return JSONResponse({"error": error}, status, headers)
 
-        async def noticed() -> AsyncIterator[str]:
+        async def noticed() -> AsyncIterator[bytes]:
             try:
                 async for event in events(script, path, body):
-                    yield event
+                    data = event.encode()
+                    size = script.piece or len(data)
+                    for at in range(0, len(data), size):
+                        yield data[at : at + size]
             except (asyncio.CancelledError, GeneratorExit):
                 script.left += 1
                 raise

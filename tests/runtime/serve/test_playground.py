@@ -313,6 +313,60 @@ def test_stepping_back_holds_still_while_more_arrives(visit, script):
     assert states(page)["masked"] == 0
 
 
+def test_events_may_arrive_in_any_pieces(visit, script):
+    page = visit()
+    script.piece = 7
+    say(page, "Grüße, 世界 🙂")
+    finished(page)
+    assert page.text_content(".answer").startswith("You wrote: Grüße, 世界 🙂\n")
+    assert page.locator(".run .trouble").is_hidden()
+
+
+def test_a_long_run_keeps_fewer_states_and_both_its_ends(visit):
+    kept = visit().evaluate(
+        """async () => {
+            const { Film, MOST_FRAMES } = await import("/playground/film.js");
+            const film = new Film();
+            const token = (at, forward) => ({ id: at, text: "a", confidence: null,
+                state: at < forward ? "committed" : "masked" });
+            const size = 2 * MOST_FRAMES + 1;
+            for (let forward = 1; forward <= size; forward += 1) {
+                const tokens = [token(forward % 7, 3), token(9, size - forward)];
+                film.push({ forward, tokens_per_forward: 1, tokens });
+            }
+            const forwards = film.frames.map((frame) => frame.forward);
+            return { most: MOST_FRAMES, size, forwards };
+        }"""
+    )
+    forwards = kept["forwards"]
+    assert (forwards[0], forwards[-1]) == (1, kept["size"])
+    assert kept["most"] / 4 < len(forwards) <= kept["most"]
+    assert forwards == sorted(set(forwards))
+
+
+SHARED = [
+    ("one two three", "one 2 three", "one  three"),
+    ("", "all new", ""),
+    ("same", "same", "same"),
+    ("a b c d", "c d", "c d"),
+    ("x " * 4000, "x " * 4000 + "y", "x " * 750),
+]
+
+
+def test_what_two_texts_share_is_found(visit):
+    found = visit().evaluate(
+        """async (pairs) => {
+            const { compare } = await import("/playground/diff.js");
+            return pairs.map(([left, right]) => compare(left, right));
+        }""",
+        SHARED,
+    )
+    for (left, right, common), runs in zip(SHARED, found, strict=True):
+        for side, text in (("left", left), ("right", right)):
+            assert "".join(run["text"] for run in runs[side]) == text
+            assert "".join(run["text"] for run in runs[side] if run["same"]) == common
+
+
 def test_a_replay_ends_at_the_last_state(visit):
     page = visit()
     say(page, "Once more")
@@ -450,6 +504,9 @@ def test_a_slot_can_be_inserted(visit):
 def test_two_samplers_run_at_once_and_are_compared(visit, script):
     page = visit()
     page.click("#tab-compare")
+    assert page.input_value("[name=samplerA]") == ""
+    assert page.input_value("[name=samplerB]") == "low_confidence"
+    page.select_option("[name=samplerA]", "low_confidence")
     page.select_option("[name=samplerB]", "random")
     script.gate.clear()
     say(page, "Both", "compare")

@@ -21,15 +21,16 @@ export class Compare {
     this.composer.stop();
   }
 
-  /** Offer the model's samplers, at first two different ones. */
+  /** Offer the model's samplers; at first its own, and another one. */
   offerSamplers() {
     const { model, samplers } = this.settings;
-    SIDES.forEach((side, index) => {
+    const own = model?.sampler?.name;
+    for (const side of SIDES) {
       const select = this.form.elements[`sampler${side}`];
-      const fresh = select.options.length === 0;
-      offer(select, samplers, model?.sampler?.name);
-      if (fresh && samplers.length > index) select.value = samplers[index];
-    });
+      const fresh = select.options.length <= 1;
+      offer(select, samplers, own);
+      if (fresh && side === "B") select.value = samplers.find((name) => name !== own) ?? "";
+    }
   }
 
   async send(signal) {

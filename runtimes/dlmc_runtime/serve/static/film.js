@@ -1,6 +1,8 @@
 /** Every canvas state of one run, in order. */
 
-const MOST = 1_000_000; // tokens held over all frames; beyond it every second frame is let go
+// What is held; beyond it every second frame is let go.
+export const MOST_FRAMES = 2000;
+const MOST_TOKENS = 1_000_000; // over all frames
 
 /**
  * @typedef {{id: number, text: string, state: string, confidence: number|null}} Token
@@ -30,7 +32,8 @@ export class Film {
       fresh: tokens.filter((token, index) => isFresh(before[index], token)).length,
     });
     this.held += tokens.length;
-    while (this.held > MOST && this.frames.length > 2) this.thin();
+    const full = () => this.held > MOST_TOKENS || this.frames.length > MOST_FRAMES;
+    while (full() && this.frames.length > 2) this.thin();
   }
 
   /** Return the frame at a place in time, with the tokens of the one before. */

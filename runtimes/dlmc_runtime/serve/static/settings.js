@@ -18,7 +18,7 @@ function given(fields) {
 /** Replace a sampler menu's choices and keep the choice, where it is still there. */
 export function offer(select, samplers, own) {
   const chosen = select.value;
-  const first = own ? `${own}, the model’s own` : "the model’s own";
+  const first = own ? `${own} (own)` : "model’s own";
   select.replaceChildren(make("option", { value: "" }, first));
   select.append(...samplers.map((name) => make("option", { value: name }, name)));
   select.value = samplers.includes(chosen) ? chosen : "";
