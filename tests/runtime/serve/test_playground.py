@@ -1,12 +1,18 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from stub_api import KEY, Script, create_app, serving
 
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.scheduler import Scheduler
+from dlmc_runtime.serve import app as server
 from dlmc_runtime.serve import playground
+from dlmc_runtime.serve.models import Catalog, Served
+from dlmc_runtime.serve.settings import Settings
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
@@ -717,3 +723,39 @@ def test_nothing_moves_where_motion_is_not_wanted(visit, motion, moves):
             parseFloat(getComputedStyle(e).transitionDuration) > 0).length"""
     )
     assert (moving > 0) == moves
+
+
+# The page and the server that carries it
+
+
+@pytest.fixture
+def real(manifest, scripted, codec):
+    """A server whose model writes the alphabet, and which asks for a key."""
+    letters = codec.encode("abcdefghijklmnopqrstuvwxyz")
+    generator = Generator(scripted(manifest("full"), np.resize(letters, 256)), codec)
+    catalog = Catalog([Served("letters", generator, Scheduler(generator))])
+    with serving(server.create_app(catalog, Settings(api_keys=("a-secret-key",)))) as address:
+        yield address
+
+
+def test_the_page_understands_the_server(contexts, real):
+    page = contexts().new_page()
+    page.goto(f"{real}/#compare")
+    wait(page, "#model-trouble", to_contain_text="API key")
+    page.fill("[name=key]", "a-secret-key")
+    page.press("[name=key]", "Tab")
+    wait(page, "[name=model] option", to_have_text="letters")
+    page.fill("[name=max_tokens]", "12")
+    page.uncheck("[name=chat]")
+    page.select_option("[name=samplerA]", "low_confidence")
+    page.select_option("[name=samplerB]", "random")
+    say(page, "abc", "compare")
+    finished(page, 2)
+    assert page.locator(".run .trouble").all_text_contents() == ["", ""]
+    assert page.locator(".answer").all_text_contents() == ["defghijklmno", "defghijklmno"]
+    assert page.text_content("#compare-verdict").endswith("The texts are the same.")
+    assert states(page)["masked"] == 0
+    page.locator(".timeline input").first.focus()
+    page.keyboard.press("Home")
+    assert states(page)["masked"] > 0
+    page.close()
