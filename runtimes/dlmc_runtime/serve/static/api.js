@@ -29,8 +29,7 @@ async function request(path, key, options) {
   let response;
   try {
     response = await fetch(new URL(path, document.baseURI), { ...options, headers });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
     throw new ApiError("The server cannot be reached. Is it still running?");
   }
   if (response.ok) return response;
@@ -50,7 +49,7 @@ export async function models(key) {
  * @param {string} path such as "v1/chat/completions"
  * @param {object} body
  * @param {{key: string, signal: AbortSignal}} options aborting ends the request on the server too
- * @throws {ApiError} the server refused, failed, or went away before it was done
+ * @throws {ApiError} the server refused, failed, or went away before it was done; or was let go of
  */
 export async function* stream(path, body, { key, signal }) {
   const options = { stream: true, stream_options: { include_usage: true }, diffusing: true };
@@ -88,8 +87,7 @@ async function* events(bytes) {
 async function read(reader) {
   try {
     return await reader.read();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
     throw new ApiError("The connection to the server was lost.");
   }
 }

@@ -74,7 +74,7 @@ export class RunView {
     try {
       for await (const chunk of stream(path, body, options)) this.take(chunk);
     } catch (error) {
-      end = error.name === "AbortError" ? "stopped" : "failed";
+      end = options.signal.aborted ? "stopped" : "failed";
       if (end === "failed") this.fail(error);
     }
     this.seconds = (performance.now() - this.started) / 1000;
