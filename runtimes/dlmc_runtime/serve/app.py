@@ -16,7 +16,7 @@ from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
 
-ROUTERS: tuple[str, ...] = ("models", "completions", "metrics")
+ROUTERS: tuple[str, ...] = ("models", "completions", "metrics", "playground")
 """Modules of `dlmc_runtime.serve` with a ``router`` each."""
 
 
