@@ -30,8 +30,31 @@ class Contents:
         return max(int(array.shape[2]) for array in self.past.values())
 
 
+class Saved(Protocol):
+    """Keys and values of some positions of a row, kept for other rows."""
+
+    @property
+    def end(self) -> int:
+        """One past the last position."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether layers that keep the last positions are in it too: a row can go on from here."""
+        ...
+
+
 class Cache(Protocol):
-    """An engine's cache for B rows of ``size`` positions; only its engine writes to it."""
+    """An engine's cache for B rows of ``size`` positions; only its engine writes to it.
+
+    Rows are moved, saved and loaded between forwards, by whoever has rows join and leave. A forward
+    of fewer rows than B uses the first of them.
+    """
 
     size: int
     filled: NDArray[np.int64]
@@ -42,6 +65,22 @@ class Cache(Protocol):
 
     def restore(self, contents: Contents) -> None:
         """Make it hold ``contents``, which came from a cache of the same shape."""
+        ...
+
+    def move(self, source: int, target: int) -> None:
+        """Let row ``target`` hold what row ``source`` holds."""
+        ...
+
+    def clear(self, row: int) -> None:
+        """Fill a row with zeros, whatever it held."""
+        ...
+
+    def save(self, row: int, start: int, end: int) -> Saved:
+        """Return a copy of positions ``start`` to ``end``, which the row must hold."""
+        ...
+
+    def load(self, row: int, saved: Sequence[Saved]) -> None:
+        """Let a row begin with what was saved: pieces that follow one another from position 0."""
         ...
 
 
@@ -131,6 +170,33 @@ def start_of(
     return start
 
 
+@dataclass(frozen=True)
+class HostSaved:
+    """What `HostCache.save` returns: a copy by graph input, and its first position."""
+
+    start: int
+    end: int
+    arrays: dict[str, tuple[int, NDArray[Any]]]
+    whole: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(array.nbytes for _, array in self.arrays.values())
+
+
+def saved_from(start: int, end: int, filled: int, size: int, capacity: int) -> int | None:
+    """Return the first position to save of a layer; None where it holds too few of them.
+
+    A layer that keeps everything has its part of ``start`` to ``end``. One that keeps the last
+    ``capacity`` positions of ``size`` has all that a row needs that goes on at ``end``, if the row
+    holds ``end`` positions; otherwise some were overwritten.
+    """
+    if capacity >= size:
+        return start
+    return max(0, end - capacity) if filled == end else None
+
+
 class HostCache:
     """A cache in numpy arrays, ``past`` [B,H_kv,C,D] by graph input; bfloat16 is kept as bits.
 
@@ -163,6 +229,56 @@ class HostCache:
                 fed = own[row, :, piece.source : piece.source + piece.count]
                 past[row, :, piece.slot : piece.slot + piece.count] = fed
         self.filled[row] = start + count
+
+    def move(self, source: int, target: int) -> None:
+        """Let row ``target`` hold what row ``source`` holds."""
+        for past in self.past.values():
+            past[target] = past[source]
+        self.filled[target] = self.filled[source]
+
+    def clear(self, row: int) -> None:
+        """Fill a row with zeros."""
+        for past in self.past.values():
+            past[row] = 0
+        self.filled[row] = 0
+
+    def save(self, row: int, start: int, end: int) -> HostSaved:
+        """Return a copy of positions ``start`` to ``end`` of a row."""
+        filled, arrays, whole = int(self.filled[row]), {}, True
+        for name, past in self.past.items():
+            capacity = past.shape[2]
+            first = saved_from(start, end, filled, self.size, capacity)
+            if first is None:
+                whole = False
+                continue
+            parts = [
+                past[row, :, piece.slot : piece.slot + piece.count]
+                for piece in pieces(first, end - first, capacity)
+            ]
+            arrays[name] = (first, np.concatenate(parts, axis=1))
+        return HostSaved(start, end, arrays, whole)
+
+    def load(self, row: int, saved: Sequence[Saved]) -> None:
+        """Let a row begin with what was saved.
+
+        Raises:
+            ValueError: something was saved from another kind of cache.
+        """
+        for one in saved:
+            if not isinstance(one, HostSaved):
+                raise ValueError("what was saved belongs to another kind of cache")
+            for name, (first, array) in one.arrays.items():
+                past = self.past[name]
+                for piece in pieces(first, array.shape[1], past.shape[2]):
+                    copy = array[:, piece.source : piece.source + piece.count]
+                    past[row, :, piece.slot : piece.slot + piece.count] = copy
+            self.filled[row] = one.end
+
+    def front(self, batch: int) -> dict[str, NDArray[Any]]:
+        """Return ``past`` of the first ``batch`` rows, as views."""
+        if batch == len(self.filled):
+            return self.past
+        return {name: past[:batch] for name, past in self.past.items()}
 
     def take(self, present: Sequence[NDArray[Any]]) -> bool:
         """Hold the arrays of ``present`` themselves, if they are as large as the whole cache.

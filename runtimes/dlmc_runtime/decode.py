@@ -1,104 +1,92 @@
 """The denoising loop's one step: one forward for a batch of rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import accumulate
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime import masks
-from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
-from dlmc_runtime.errors import EngineError, RequestError
+from dlmc_runtime.batch import Batch
+from dlmc_runtime.engines.base import Inputs, Outputs, Store
+from dlmc_runtime.errors import EngineError
 from dlmc_runtime.events import Denoised
 from dlmc_runtime.manifest import Attention, Profile
 from dlmc_runtime.prediction import candidates, predict
-from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.row import Row
 from dlmc_runtime.samplers.base import Sampler
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.task import Task
 
+# Tasks that may feed much more than a block: a prompt, or everything to renew a cache.
+WIDE = ("prefill", "refresh")
 
-def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
-    """Return the (batch, cache) for ``rows``; a smaller batch where they do not fit into one.
+
+@dataclass(frozen=True)
+class Turn:
+    """The next forward: its shape, and what each of the rows that take part needs from it."""
+
+    profile: Profile
+    tasks: Mapping[int, Task]
+
+
+def plan(batch: Batch) -> Turn:
+    """Choose which rows take part in the next forward; at least one row must be active.
+
+    All share it where they fit into the shape that most need. Rows that must feed more take turns
+    with the others, themselves first, so that neither a long prompt nor a stream of short ones
+    holds anybody up; who waits but fits into the shape of the others' turn takes part in it.
+    """
+    tasks = {index: batch.rows[index].task(batch.chunk) for index in batch.active}
+    wide = {index: task for index, task in tasks.items() if task.kind in WIDE}
+    others = {index: task for index, task in tasks.items() if index not in wide}
+    width = batch.narrow()
+    if not wide or not others:
+        return Turn(_profile(batch, width, tasks), tasks)
+    turn = _with_riders(_profile(batch, width, others), others, wide)
+    if len(turn.tasks) < len(tasks) and not batch.fed_wide:
+        turn = _with_riders(_profile(batch, width, wide), wide, others)
+    return turn
+
+
+def _profile(batch: Batch, width: int, tasks: Mapping[int, Task]) -> Profile:
+    block = max(task.fed for task in tasks.values())
+    rows = max(task.read for task in tasks.values())
+    return batch.table.smallest(width, batch.context, block, rows)
+
+
+def _with_riders(profile: Profile, tasks: Mapping[int, Task], waiting: Mapping[int, Task]) -> Turn:
+    """Add those that fit as well: their slots are computed whether they use them or not."""
+    riders = {
+        index: task
+        for index, task in waiting.items()
+        if task.fed <= profile.block and task.read <= profile.rows
+    }
+    return Turn(profile, {**tasks, **riders})
+
+
+def forward(batch: Batch, turn: Turn) -> Outputs:
+    """Run the engine for the rows of a turn.
 
     Raises:
-        RequestError: one of the rows fits no profile.
+        EngineError: the engine failed.
     """
-    return table.room(
-        sum(row.slots for row in rows),
-        cached=max(row.regime.cache_needed for row in rows),
-        block=max(row.regime.block_needed for row in rows),
-        rows=max(row.regime.head_needed for row in rows),
-    )
-
-
-def as_many_as_fit(table: ProfileTable, rows: Sequence[Row]) -> int:
-    """Return how many of the first ``rows`` can share a batch; one at least, which must fit."""
-    count = 1
-    while count < len(rows):
-        group = rows[: count + 1]
-        try:
-            size, _ = room(table, group)
-        except RequestError:  # each fits a profile, but none fits all of them
-            break
-        if sum(row.slots for row in group) > size:
-            break
-        count += 1
-    return count
-
-
-class Batch:
-    """Rows that share forwards. Each keeps its own position, length, sampler and phase.
-
-    Raises:
-        RequestError: the rows do not fit any profile of the engine.
-        EngineError: there is no memory for the profile's cache.
-    """
-
-    def __init__(self, engine: Engine, rows: Sequence[Row]) -> None:
-        self.engine, self.rows = engine, list(rows)
-        self.table = ProfileTable(engine.profiles)
-        self.size, self.context = room(self.table, self.rows)
-        if sum(row.slots for row in rows) > self.size:
-            raise ValueError(f"{len(rows)} rows in a batch of {self.size}")
-        ends = accumulate((row.slots for row in rows), initial=0)
-        self.slots = list(ends)[:-1]  # where each row's own begin
-        with _memory(f"the cache of {self.size} rows of {self.context} positions"):
-            self.cache = engine.cache(self.size, self.context)
-        self.chunk = self.table.chunk(self.size, self.context)
-        self._inputs: dict[Profile, Inputs] = {}
-
-    def inputs(self, profile: Profile) -> Inputs:
-        """Return the profile's input buffers, allocated at first use."""
-        if profile not in self._inputs:
-            with _memory(f"the inputs of {profile}"):
-                self._inputs[profile] = self.engine.inputs(profile)
-        return self._inputs[profile]
-
-    @property
-    def active(self) -> list[int]:
-        """Indices of rows that still need forwards."""
-        return [index for index, row in enumerate(self.rows) if not row.finished]
-
-
-@contextmanager
-def _memory(what: str) -> Iterator[None]:
+    inputs = batch.inputs(turn.profile)
+    feeds = _feeds(batch, turn.tasks)
+    for slot in range(turn.profile.batch):
+        _feed(inputs, slot, *feeds.get(slot, (None, None, None)))
+    stores = [Store(slot, task.kept, task.at) for slot, (_, task, _) in feeds.items() if task.kept]
+    batch.fed_wide = any(task.kind in WIDE for task in turn.tasks.values())
+    began = time.perf_counter()
     try:
-        yield
-    except (MemoryError, ValueError) as error:  # numpy's words for too much, and for far too much
-        raise EngineError(
-            f"there is no memory for {what}", "build with a smaller --batch, --cache or --prefill"
-        ) from error
+        return batch.engine.forward(inputs, batch.cache, stores)
+    finally:
+        batch.seconds += time.perf_counter() - began
 
 
 def step(batch: Batch) -> list[Denoised]:
     """Run one forward and apply it to every row that took part.
-
-    Rows that must feed much, prefill or refresh, go first and by themselves; the others share a
-    forward.
 
     Returns:
         One event for each row that was denoised.
@@ -106,25 +94,9 @@ def step(batch: Batch) -> list[Denoised]:
     Raises:
         EngineError: the engine failed or answered NaN for one of the rows.
     """
-    tasks = {index: batch.rows[index].task(batch.chunk) for index in batch.active}
-    for kind in ("prefill", "refresh"):
-        wide = {index: task for index, task in tasks.items() if task.kind == kind}
-        tasks = wide or tasks
-        if wide:
-            break
-    block = max(task.fed for task in tasks.values())
-    rows = max(task.read for task in tasks.values())
-    profile = batch.table.smallest(batch.size, batch.context, block, rows)
-    inputs = batch.inputs(profile)
-    feeds = _feeds(batch, tasks)
-    for slot in range(batch.size):
-        _feed(inputs, slot, *feeds.get(slot, (None, None, None)))
-    stores = [Store(slot, task.kept, task.at) for slot, (_, task, _) in feeds.items() if task.kept]
-    outputs = batch.engine.forward(inputs, batch.cache, stores)
-    found = (
-        _apply(batch.rows[index], index, batch.slots[index], task, inputs, outputs)
-        for index, task in tasks.items()
-    )
+    turn = plan(batch)
+    outputs = forward(batch, turn)
+    found = [apply(batch, turn, outputs, index) for index in turn.tasks]
     return [event for event in found if event is not None]
 
 
@@ -136,7 +108,7 @@ def _feeds(batch: Batch, tasks: Mapping[int, Task]) -> dict[int, Feed]:
     """Return what each slot of the batch is fed: a row's canvas, and its unguided twin's."""
     feeds: dict[int, Feed] = {}
     for index, task in tasks.items():
-        row, slot = batch.rows[index], batch.slots[index]
+        row, slot = batch.rows[index], batch.places[index]
         feeds[slot] = (row, task, row.canvas)
         if row.slots > 1:
             feeds[slot + 1] = (row, task, row.unguided())
@@ -164,7 +136,7 @@ def _feed(
     own = task.end - task.start
     inputs.input_ids[slot, :own] = canvas[task.start : task.end]
     twin = canvas is not row.canvas
-    key = (id(row), task, twin)
+    key = (row.number, task, twin)
     if inputs.filled_for[slot] != key:
         _place(inputs, slot, row, task, twin=twin)
         inputs.filled_for[slot] = key
@@ -223,10 +195,13 @@ def _guide(inputs: Inputs, slot: int, scale: float, partner: int) -> None:
         inputs.guidance[slot], inputs.partner[slot] = scale, partner
 
 
-def _apply(
-    row: Row, index: int, slot: int, task: Task, inputs: Inputs, outputs: Outputs
-) -> Denoised | None:
-    """Let a row go on with what the head said."""
+def apply(batch: Batch, turn: Turn, outputs: Outputs, index: int) -> Denoised | None:
+    """Let a row go on with what the head said; return what it shows if it was denoised.
+
+    Raises:
+        EngineError: the engine answered NaN.
+    """
+    row, task, slot = batch.rows[index], turn.tasks[index], batch.places[index]
     count = task.head_end - task.head_start
     said = outputs.row(slot, 0, count)
     denoised = task.kind in ("denoise", "refresh")
@@ -237,7 +212,8 @@ def _apply(
     temperature = row.regime.temperature(task)
     if not (denoised or temperature):
         config, sampler = _GREEDY, Sampler
-    prediction = predict(said, config, sampler, inputs.uniform[slot, :count], temperature)
+    uniform = batch.inputs(turn.profile).uniform[slot, :count]
+    prediction = predict(said, config, sampler, uniform, temperature)
     if denoised and "shadow" in sampler.needs:
         shadow = candidates(outputs.row(slot, count, task.read))
         prediction = replace(prediction, shadow=shadow)

@@ -42,5 +42,21 @@ class RequestError(DlmcError):
     """A prompt or request that this engine cannot serve."""
 
 
+class OverloadError(DlmcError):
+    """A request that comes when a server has no room for it; it may be sent again.
+
+    Attributes:
+        retry_after: seconds after which that makes sense.
+    """
+
+    def __init__(self, message: str, hint: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(message, hint)
+        self.retry_after = retry_after
+
+
+class DeadlineError(DlmcError):
+    """A request that was not done in the time it had."""
+
+
 class ValidationError(DlmcError):
     """Two engines that disagree."""

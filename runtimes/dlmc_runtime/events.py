@@ -5,6 +5,34 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlmc_runtime.errors import DlmcError
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How probable a token was in the forward that decided it, given the canvas of then.
+
+    It is the model's own distribution, before temperature, filters and constraints. It is not the
+    probability of the token given the tokens before it: others were decided in the same forward,
+    and tokens behind it may have been decided earlier.
+
+    Attributes:
+        token: its id.
+        logprob: natural logarithm of its probability; `UNLIKELY` where the graph does not say.
+        forward: number of that forward among the row's, from 1.
+        top: the most probable tokens and their log-probabilities, best first, as many as the
+            request asks for.
+    """
+
+    token: int
+    logprob: float
+    forward: int
+    top: tuple[tuple[int, float], ...]
+
+
+UNLIKELY = -9999.0
+"""Log-probability of a token outside what the graph tells about a position."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -22,6 +50,8 @@ class Result:
         tokens_per_forward: generated tokens over forwards (TPF); over those that denoise, and of
             whole canvases, where the family's reference counts that way.
         spans: the text in each hole of a template, whose ``text`` is all of it, filled.
+        cached_tokens: prompt tokens whose keys and values came from an earlier request.
+        logprobs: one for each of ``tokens``, where the request asks for them.
     """
 
     text: str
@@ -32,6 +62,8 @@ class Result:
     seconds: float
     tokens_per_forward: float
     spans: tuple[str, ...] = ()
+    cached_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -79,4 +111,12 @@ class Finished:
     result: Result
 
 
-Event = Denoised | Committed | Finished
+@dataclass(frozen=True)
+class Failed:
+    """A row that shares forwards with others came to nothing; they go on."""
+
+    row: int
+    error: DlmcError
+
+
+Event = Denoised | Committed | Finished | Failed

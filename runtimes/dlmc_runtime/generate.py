@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
 import numpy as np
 
 from dlmc_runtime import decode, engines, infill, legal
+from dlmc_runtime.batch import Batch, as_many_as_fit, room
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
@@ -38,6 +39,7 @@ class Options(TypedDict, total=False):
     early_exit: bool
     keep_cache: bool
     skip_special_tokens: bool
+    logprobs: int | None
 
 
 class InfillOptions(TypedDict, total=False):
@@ -46,6 +48,7 @@ class InfillOptions(TypedDict, total=False):
     max_new_tokens: int | None
     sampler: SamplerConfig | None
     seed: int
+    logprobs: int | None
 
 
 # Most tokens in growing spans, unless a request says otherwise; what DreamOn's authors use.
@@ -146,6 +149,7 @@ class Generator:
         early_exit: bool = True,
         keep_cache: bool = False,
         skip_special_tokens: bool = True,
+        logprobs: int | None = None,
     ) -> Request:
         """Check and complete what a row asks for.
 
@@ -161,6 +165,8 @@ class Generator:
             skip_special_tokens: leave special tokens out of the text, and out of what ``stop`` is
                 searched in. Where they delimit reasoning or calls of tools, as in
                 ``<|channel>thought … <channel|>``, only a text with them shows what is what.
+            logprobs: report how probable each token was, with so many alternatives, see
+                `TokenLogprob`.
 
         Raises:
             UsageError: an argument has an illegal value.
@@ -188,6 +194,7 @@ class Generator:
             early_exit,
             keep_cache,
             skip_special_tokens=skip_special_tokens,
+            logprobs=self._alternatives(logprobs),
         )
 
     def infill_request(
@@ -197,6 +204,7 @@ class Generator:
         max_new_tokens: int | None = None,
         sampler: SamplerConfig | None = None,
         seed: int = 0,
+        logprobs: int | None = None,
     ) -> Request:
         """Check and complete what a row with holes asks for.
 
@@ -207,6 +215,7 @@ class Generator:
                 (DreamOn); other models fill holes as they are.
             sampler: of the row.
             seed: of the row.
+            logprobs: as in `request`; not where spans grow.
 
         Raises:
             UsageError: the template or an argument is illegal.
@@ -231,7 +240,25 @@ class Generator:
         config = self._config(sampler)
         if grows:
             legal.check_growing(config, self.manifest)
-        return Request(encoded.ids, count, config, _whole("seed", seed, 0), holes=encoded.holes)
+        if grows and logprobs is not None:
+            raise RequestError("spans that grow move their tokens", "leave logprobs out")
+        return Request(
+            encoded.ids,
+            count,
+            config,
+            _whole("seed", seed, 0),
+            holes=encoded.holes,
+            logprobs=self._alternatives(logprobs),
+        )
+
+    def _alternatives(self, logprobs: int | None) -> int | None:
+        kept = self.manifest.head.candidates
+        if logprobs is None or _whole("logprobs", logprobs, 0) <= kept:
+            return logprobs
+        raise RequestError(
+            f"logprobs {logprobs} asks for more alternatives than the {kept} the graph keeps",
+            f"ask for at most {kept}, or export with --candidates {logprobs}",
+        )
 
     def _config(self, sampler: SamplerConfig | None) -> SamplerConfig:
         config = self.sampler if sampler is None else sampler
@@ -338,7 +365,7 @@ class Generator:
         table = ProfileTable(self.profiles)
         rows = [Row(request, self.manifest) for request in requests]
         for row in rows:  # what no profile takes is refused now, not in the middle of the work
-            size, _ = decode.room(table, [row])
+            size, _ = room(table, [row])
             if row.slots > size:
                 raise RequestError(
                     f"guidance takes {row.slots} rows of a batch, the engine has {size}",
@@ -346,11 +373,11 @@ class Generator:
                 )
         first = 0
         while first < len(rows):
-            count = decode.as_many_as_fit(table, rows[first : first + table.widest])
-            yield from self._batch(decode.Batch(self.engine, rows[first : first + count]), first)
+            count = as_many_as_fit(table, rows[first : first + table.widest])
+            yield from self._batch(Batch.of(self.engine, rows[first : first + count]), first)
             first += count
 
-    def _batch(self, batch: decode.Batch, first: int) -> Iterator[Event]:
+    def _batch(self, batch: Batch, first: int) -> Iterator[Event]:
         began = time.perf_counter()
         readers = [Reader(row, self.text, first + i) for i, row in enumerate(batch.rows)]
         active = batch.active

@@ -51,6 +51,22 @@ class ProfileTable:
         batch = min((p.batch for p in fits if p.batch >= count), default=most)
         return batch, min(p.cache for p in fits if p.batch == batch)
 
+    def pool(self, cached: int, block: int, rows: int, most: int | None = None) -> tuple[int, int]:
+        """Return the (batch, cache) in which requests of these needs share forwards.
+
+        That is the smallest cache that fits, and the widest batch of at most ``most`` over it.
+
+        Raises:
+            RequestError: no profile takes even one of them.
+        """
+        _, cache = self.room(1, cached, block, rows)
+        fits = [
+            p.batch
+            for p in self.profiles
+            if p.cache == cache and p.block >= block and p.rows >= rows
+        ]
+        return max((b for b in fits if most is None or b <= most), default=min(fits)), cache
+
     def smallest(self, batch: int, cache: int, block: int, rows: int) -> Profile:
         """Return the cheapest profile of (batch, cache) with this many positions and head rows.
 
@@ -66,3 +82,12 @@ class ProfileTable:
     def chunk(self, batch: int, cache: int) -> int:
         """Return the most positions one forward of (batch, cache) can store."""
         return max(p.block for p in self.profiles if (p.batch, p.cache) == (batch, cache))
+
+    def widths(self, batch: int, cache: int) -> tuple[int, ...]:
+        """Return the batches up to ``batch`` that are built in the same shapes, smallest first."""
+
+        def shapes(size: int) -> set[tuple[int, int]]:
+            return {(p.block, p.rows) for p in self.profiles if (p.batch, p.cache) == (size, cache)}
+
+        sizes = sorted({p.batch for p in self.profiles if p.batch <= batch})
+        return tuple(size for size in sizes if shapes(size) == shapes(batch))

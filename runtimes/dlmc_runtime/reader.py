@@ -58,6 +58,8 @@ class Reader:
     def _result(self, final: list[int], seconds: float) -> Result:
         spans = self.row.spans()
         tokens = tuple(token for span in spans for token in span) if spans else tuple(final)
+        holes = self.row.holes or [(self.row.answer_start, self.row.answer_start + len(final))]
+        told = self.row.logprobs
         return Result(
             text=self.text,
             tokens=tokens,
@@ -67,6 +69,8 @@ class Reader:
             finish_reason=self._reason(),
             seconds=seconds,
             tokens_per_forward=self.row.regime.tokens_per_forward(len(tokens)),
+            cached_tokens=min(self.row.resumed, self.row.prompt_length),
+            logprobs=tuple(told[p] for begin, end in holes for p in range(begin, end) if p in told),
         )
 
     def _reason(self) -> str:

@@ -1,6 +1,7 @@
 """One request in flight: its canvas, what is final of it, and what its sampler decides."""
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from dlmc_runtime import regimes, samplers
 from dlmc_runtime.blocks import Blocks
 from dlmc_runtime.engines.base import Outputs
+from dlmc_runtime.events import TokenLogprob
+from dlmc_runtime.logprobs import told
 from dlmc_runtime.manifest import Manifest
 from dlmc_runtime.samplers.base import BlockState, Bools, EditIds, Prediction, Rewritten
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -40,6 +43,7 @@ class Request:
         holes: spans of the prompt to fill, each from its first position to one past its last;
             nothing is generated after the prompt then.
         skip_special_tokens: leave special tokens out of the text.
+        logprobs: report how probable each token was, with so many alternatives; None reports none.
     """
 
     prompt: tuple[int, ...]
@@ -51,12 +55,17 @@ class Request:
     keep_cache: bool = False
     holes: tuple[tuple[int, int], ...] = ()
     skip_special_tokens: bool = True
+    logprobs: int | None = None
+
+
+_NUMBERS = count()
 
 
 class Row:
     """The state of a request. What its next forward does is its regime's business.
 
     Attributes:
+        number: no other row of this process has it.
         canvas: int64 [L], prompt and answer; the mask id where nothing is decided.
         masked: bool [L], which positions are not decided, whatever they hold.
         given: bool [L], which positions the request gave.
@@ -70,11 +79,14 @@ class Row:
         forced: whether a block reached its limit of steps and was finished at once.
         editing: whether the sampler may still replace what the window holds.
         edits: the ids with which the model deletes and inserts, where it has them.
+        resumed: positions whose cache was made by another row.
+        logprobs: by position, what `TokenLogprob` says, where the request asks for it.
     """
 
     def __init__(
         self, request: Request, manifest: Manifest, uniforms: Uniforms | None = None
     ) -> None:
+        self.number = next(_NUMBERS)
         self.request, self.attention = request, manifest.attention
         self.shift, self.tokens = manifest.shift, manifest.tokens
         self.vocab_size = manifest.model.vocab_size
@@ -97,7 +109,8 @@ class Row:
             self.canvas[begin:end] = self.mask_id
         self.given = ~self.masked
         self.pinned = self.given.copy()
-        self.cached = self.forwards = 0
+        self.cached = self.resumed = self.forwards = 0
+        self.logprobs: dict[int, TokenLogprob] = {}
         self.known, self.firm = self.answer_start, length
         self.edge: Outputs | None = None
         self.ending: Ending | None = None
@@ -164,7 +177,18 @@ class Row:
             said: the head's outputs for them.
         """
         self.forwards += 1
+        if self.request.logprobs is None:
+            self.regime.done(task, prediction, said)
+            return
+        read = slice(task.head_start, task.head_end)
+        tokens, masked = self.canvas[read].copy(), self.masked[read].copy()
         self.regime.done(task, prediction, said)
+        decided = ~self.masked[read] & (masked | (self.canvas[read] != tokens))
+        count = self.request.logprobs
+        for offset in np.flatnonzero(decided).tolist():
+            position = task.head_start + offset
+            token = int(self.canvas[position])
+            self.logprobs[position] = told(said, offset, token, self.forwards, count)
 
     def decide(self, prediction: Prediction) -> None:
         """Fix the positions of the window that the sampler chooses."""

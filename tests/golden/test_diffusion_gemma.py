@@ -19,6 +19,7 @@ from dlmc.export.pipeline import ExportOptions, export_checkpoint
 from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime import decode, engines, legal
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.events import Finished
 from dlmc_runtime.reader import Reader
@@ -217,7 +218,7 @@ def follow(engine, run):
         legal.check(request.sampler, engine.manifest)
         rows.append(Row(request, engine.manifest, Numbers(run.uniforms(index))))
     watched = [Watched(row) for row in rows]
-    batch = decode.Batch(engine, rows)
+    batch = Batch.of(engine, rows)
     while batch.active:
         decode.step(batch)
     return watched

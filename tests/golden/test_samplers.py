@@ -7,6 +7,7 @@ import pytest
 import views
 
 from dlmc_runtime import decode, engines, legal
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.stop import StopRule
 
@@ -42,7 +43,7 @@ def requests_of(case, plan, mask_id):
 
 def run_noting(engine, rows, seen):
     """Run rows as one batch, show each state to the row's view, and return the tasks' kinds."""
-    batch = decode.Batch(engine, rows)
+    batch = Batch.of(engine, rows)
     for row, view in zip(rows, seen, strict=True):
         view.note(view.first(row))
     kinds = []

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime import decode
+from dlmc_runtime.batch import Batch, room
 from dlmc_runtime.errors import EngineError, RequestError
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.profiles import ProfileTable
@@ -26,7 +27,7 @@ def batch(manifest, scripted):
         made = manifest(regime, profiles=profiles)
         engine = scripted(made, SCRIPT, sure)
         name = "low_confidence" if regime == "full" else "sequential"
-        return decode.Batch(
+        return Batch.of(
             engine,
             [
                 Row(
@@ -198,10 +199,10 @@ def test_room_says_how_many_rows_go_together(manifest):
         return Row(Request((1,) * prompt, count, SamplerConfig(name="sequential")), manifest())
 
     table = ProfileTable(shapes((1, 4, 32, 4), (4, 4, 8, 4)))
-    assert decode.room(table, [row(1, 4)] * 3) == (4, 8)
-    assert decode.room(table, [row(1, 4), row(9, 4)]) == (1, 32)
+    assert room(table, [row(1, 4)] * 3) == (4, 8)
+    assert room(table, [row(1, 4), row(9, 4)]) == (1, 32)
     with pytest.raises(RequestError):
-        decode.room(table, [row(40, 4)])
+        room(table, [row(40, 4)])
 
 
 def test_an_answer_shorter_than_a_block_needs_few_head_rows(batch):

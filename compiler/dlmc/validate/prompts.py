@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlmc_runtime import decode
+from dlmc_runtime.batch import room
 from dlmc_runtime.errors import RequestError
 from dlmc_runtime.generate import Generator, Prompt
 from dlmc_runtime.profiles import ProfileTable
@@ -83,7 +83,7 @@ def _fitting(generator: Generator, prompt: Prompt, most: int) -> int:
     while True:
         try:
             request = generator.request(prompt, max_new_tokens=tokens)
-            decode.room(table, [Row(request, generator.manifest)])
+            room(table, [Row(request, generator.manifest)])
         except RequestError:
             if tokens == 1:
                 raise

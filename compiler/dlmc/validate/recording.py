@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime import decode, samplers
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.cache import Cache, Contents, cache_shapes
 from dlmc_runtime.engines.base import Engine, Inputs, Outputs, Store
 from dlmc_runtime.manifest import Manifest, Profile
@@ -182,7 +183,7 @@ def record(engine: Engine, requests: Sequence[Request], forwards: int | None = N
     for prompt, request in enumerate(requests):
         uniforms = _Uniforms(request.seed)
         row = Row(request, engine.manifest, uniforms)
-        batch = decode.Batch(recorder, [row])
+        batch = Batch.of(recorder, [row])
         while not row.finished and (forwards is None or len(states) < forwards):
             states.append(_step(batch, row, prompt, recorder, uniforms))
         answers.append(tuple(row.answer()))
@@ -190,9 +191,7 @@ def record(engine: Engine, requests: Sequence[Request], forwards: int | None = N
     return Recording(tuple(states), tuple(answers), starts)
 
 
-def _step(
-    batch: decode.Batch, row: Row, prompt: int, recorder: _Recorder, uniforms: _Uniforms
-) -> State:
+def _step(batch: Batch, row: Row, prompt: int, recorder: _Recorder, uniforms: _Uniforms) -> State:
     task, canvas, masked = row.task(batch.chunk), row.canvas.copy(), row.masked.copy()
     block, edge = row.state(), row.leading(task)
     shapes = cache_shapes(recorder.manifest.model, batch.size, batch.context)

@@ -35,7 +35,7 @@ class TorchEngine:
         """Run the denoiser once, then write what ``stores`` names to the cache."""
         if not isinstance(cache, HostCache):
             raise TypeError("the cache belongs to another engine")
-        answers = self.run({**inputs.arrays(), **cache.past})
+        answers = self.run({**inputs.arrays(), **cache.front(inputs.profile.batch)})
         present = [v for k, v in answers.items() if "present" in k]
         for store in stores:
             cache.write(store.row, store.count, present, store.at)

@@ -140,7 +140,7 @@ class DeviceEngine:
         if not isinstance(cache, DeviceCache) or not isinstance(inputs, StagedInputs):
             raise TypeError("the cache or the inputs belong to another engine")
         profile, memory = inputs.profile, cache.memory
-        if (memory.batch, memory.size) != (profile.batch, profile.cache):
+        if memory.batch < profile.batch or memory.size != profile.cache:
             raise ValueError(f"a cache of {memory.batch}x{memory.size} for {profile}")
         places = self._buffers[profile].head.places
         answers = self._answers[: self._buffers[profile].head.size]

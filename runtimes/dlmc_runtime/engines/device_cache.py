@@ -6,9 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlmc_runtime.cache import Contents, cache_shapes, narrow, pieces, start_of, widen
+from dlmc_runtime.cache import (
+    Contents,
+    Saved,
+    cache_shapes,
+    narrow,
+    pieces,
+    saved_from,
+    start_of,
+    widen,
+)
 from dlmc_runtime.engines.base import Store
-from dlmc_runtime.engines.memory import Device, Layout, item_size
+from dlmc_runtime.engines.memory import Device, Layout, Place, item_size
 from dlmc_runtime.errors import EngineError
 from dlmc_runtime.manifest import Model, Precision
 
@@ -26,6 +35,28 @@ class CacheMemory:
     def addresses(self) -> dict[str, int]:
         """Address by graph input."""
         return self.layout.addresses(self.address)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSaved:
+    """What `DeviceCache.save` returns: a copy on the device, freed with this object.
+
+    Attributes:
+        start, end: the positions.
+        nbytes: of the copy.
+        whole: whether a row can go on from here.
+        address: where the copy lies.
+        layout: tensors [H_kv,n,D] in it, by graph input.
+        firsts: the first position of each.
+    """
+
+    start: int
+    end: int
+    nbytes: int
+    whole: bool
+    address: int
+    layout: Layout
+    firsts: dict[str, int]
 
 
 class DeviceCache:
@@ -64,6 +95,87 @@ class DeviceCache:
         device.upload(self.memory.address, copy)
         device.synchronize()
         self.filled[...] = contents.filled
+
+    def _row(self, place: Place, row: int) -> tuple[int, int, int]:
+        """Return address and bytes of a tensor's row, and bytes of one position."""
+        _, heads, capacity, width = place.shape
+        position = width * item_size(place.dtype)
+        size = heads * capacity * position
+        return self.memory.address + place.offset + row * size, size, position
+
+    def move(self, source: int, target: int) -> None:
+        """Let row ``target`` hold what row ``source`` holds."""
+        self._pool.check_open()
+        for place in self.memory.layout.places.values():
+            (begin, size, _), (end, _, _) = self._row(place, source), self._row(place, target)
+            if size:
+                self._pool.device.copy_rows(end, size, begin, size, size, 1)
+        self._pool.device.synchronize()
+        self.filled[target] = self.filled[source]
+
+    def clear(self, row: int) -> None:
+        """Fill a row with zeros."""
+        self._pool.check_open()
+        for place in self.memory.layout.places.values():
+            address, size, _ = self._row(place, row)
+            self._pool.device.zero(address, size)
+        self._pool.device.synchronize()
+        self.filled[row] = 0
+
+    def save(self, row: int, start: int, end: int) -> DeviceSaved:
+        """Return a copy of positions ``start`` to ``end`` of a row.
+
+        Raises:
+            MemoryError: the device has no room for it.
+        """
+        self._pool.check_open()
+        filled, device = int(self.filled[row]), self._pool.device
+        places = self.memory.layout.places
+        firsts = {
+            name: first
+            for name, place in places.items()
+            if (first := saved_from(start, end, filled, self.size, place.shape[2])) is not None
+        }
+        layout = Layout.of(
+            (name, (places[name].shape[1], end - first, places[name].shape[3]), places[name].dtype)
+            for name, first in firsts.items()
+        )
+        address = device.allocate(layout.size)
+        saved = DeviceSaved(
+            start, end, layout.size, len(firsts) == len(places), address, layout, firsts
+        )
+        weakref.finalize(saved, self._pool.free, address).atexit = False
+        self._copy(row, saved, into_row=False)
+        return saved
+
+    def load(self, row: int, saved: Sequence[Saved]) -> None:
+        """Let a row begin with what was saved.
+
+        Raises:
+            ValueError: something was saved from another kind of cache.
+        """
+        self._pool.check_open()
+        for one in saved:
+            if not isinstance(one, DeviceSaved):
+                raise ValueError("what was saved belongs to another kind of cache")
+            self._copy(row, one, into_row=True)
+            self.filled[row] = one.end
+
+    def _copy(self, row: int, saved: DeviceSaved, *, into_row: bool) -> None:
+        """Copy between a row and what is saved of it, head by head."""
+        device = self._pool.device
+        for name, own in saved.layout.places.items():
+            heads, count, _ = own.shape
+            place = self.memory.layout.places[name]
+            begin, _, position = self._row(place, row)
+            capacity = place.shape[2]
+            for piece in pieces(saved.firsts[name], count, capacity):
+                there = begin + piece.slot * position
+                here = saved.address + own.offset + piece.source * position
+                ends = (there, capacity * position), (here, count * position)
+                target, source = ends if into_row else ends[::-1]
+                device.copy_rows(*target, *source, piece.count * position, heads)
+        device.synchronize()
 
     def queue_copies(self, stores: Sequence[Store], present: Sequence[tuple[int, int]]) -> None:
         """Queue the copies that write to rows; `stored` takes note of them when they are done.
@@ -122,6 +234,11 @@ class CachePool:
         self.idle: list[CacheMemory] = []
         self._model, self._forget = model, forget
         self._open = True
+
+    def free(self, address: int) -> None:
+        """Return memory of something saved; a closed device has taken it back already."""
+        if self._open:
+            self.device.free(address)
 
     def check_open(self) -> None:
         """Raise `EngineError` where the engine was closed."""

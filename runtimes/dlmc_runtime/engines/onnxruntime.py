@@ -169,7 +169,8 @@ def _feeds(inputs: Inputs, cache: HostCache) -> dict[str, NDArray[Any]]:
     feeds: dict[str, NDArray[Any]] = inputs.arrays()
     masks = {name: mask for name, mask in feeds.items() if name.endswith("attention_mask")}
     block = inputs.profile.block
+    past = cache.front(inputs.profile.batch)
     if not cache.size or any(mask[..., :-block].any() for mask in masks.values()):
-        return feeds | cache.past
+        return feeds | past
     own = {name: np.ascontiguousarray(mask[..., -block:]) for name, mask in masks.items()}
-    return feeds | own | {name: past[:, :, :0] for name, past in cache.past.items()}
+    return feeds | own | {name: array[:, :, :0] for name, array in past.items()}

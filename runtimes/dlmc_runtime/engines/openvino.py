@@ -201,7 +201,7 @@ class _Request:
         if self._bound is None or self._bound[0] is not inputs or self._bound[1] is not cache:
             for name, array in inputs.arrays().items():
                 self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-            for name, array in cache.past.items():
+            for name, array in cache.front(inputs.profile.batch).items():
                 self._request.set_tensor(name, self._cache_tensor(array))
             self._bound = (inputs, cache)
         self._request.infer()

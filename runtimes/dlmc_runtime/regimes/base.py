@@ -51,6 +51,20 @@ class Regime:
         drawn = task.kind in ("denoise", "refresh")
         return self.row.request.sampler.temperature if drawn else 0.0
 
+    def piece_end(self, position: int) -> int | None:
+        """Return where the cache's piece that begins at ``position`` ends; None for no such.
+
+        What a piece holds depends on the tokens before its end alone, so that rows that have these
+        tokens in common may share it.
+        """
+        del position
+        return None
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the positions end that are stored before the first is denoised."""
+        return 0
+
     def expected(self, task: Task) -> NDArray[np.float32] | None:
         """Return the embeddings to expect at the positions fed, [n,hidden]; None for none."""
         del task
@@ -65,3 +79,11 @@ class Regime:
         row = self.row
         while row.open and row.sampler.idle(row.state()):
             row.step += 1
+
+
+_CAUSAL_PIECE = 32  # positions; a compromise between copies to make and tokens to have in common
+
+
+def causal_piece_end(position: int) -> int:
+    """Return where the piece of a causally written cache ends that begins at ``position``."""
+    return (position // _CAUSAL_PIECE + 1) * _CAUSAL_PIECE

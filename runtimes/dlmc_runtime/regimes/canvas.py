@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.engines.base import Outputs
-from dlmc_runtime.regimes.base import Regime
+from dlmc_runtime.regimes.base import Regime, causal_piece_end
 from dlmc_runtime.samplers.base import Ints, Prediction, needed
 from dlmc_runtime.samplers.renoise import Renoise, random_tokens
 from dlmc_runtime.task import Kind, Task
@@ -44,6 +44,15 @@ class Canvas(Regime):
     def head_needed(self) -> int:
         """A canvas."""
         return self.row.blocks.length
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the prompt ends."""
+        return self.row.prompt_length
+
+    def piece_end(self, position: int) -> int | None:
+        """Return where a causal piece ends."""
+        return causal_piece_end(position)
 
     def begin(self) -> None:
         """Enter the first canvas, if there is nothing to store before it."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.masks import Own
-from dlmc_runtime.regimes.base import Regime
+from dlmc_runtime.regimes.base import Regime, causal_piece_end
 from dlmc_runtime.samplers.base import Prediction
 from dlmc_runtime.task import Task
 
@@ -62,6 +62,17 @@ class Exact(Regime):
     def head_needed(self) -> int:
         """A block."""
         return self.row.blocks.length
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the prompt's whole blocks end."""
+        return self.prefix_end
+
+    def piece_end(self, position: int) -> int | None:
+        """Return where a block ends, or where a causal piece does."""
+        if self.stored == "causal":
+            return causal_piece_end(position)
+        return self.row.blocks.end_of(position)
 
     def begin(self) -> None:
         """Enter the first block, if there is nothing to prefill."""

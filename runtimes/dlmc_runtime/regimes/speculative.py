@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dlmc_runtime.engines.base import Outputs
-from dlmc_runtime.regimes.base import Regime
+from dlmc_runtime.regimes.base import Regime, causal_piece_end
 from dlmc_runtime.samplers.base import Prediction
 from dlmc_runtime.task import Task
 
@@ -49,6 +49,15 @@ class Speculative(Regime):
     def head_needed(self) -> int:
         """The longest draft."""
         return self.longest
+
+    @property
+    def prompt_end(self) -> int:
+        """Where the prompt ends."""
+        return self.row.prompt_length
+
+    def piece_end(self, position: int) -> int | None:
+        """Return where a causal piece ends."""
+        return causal_piece_end(position)
 
     def begin(self) -> None:
         """Nothing of the answer is final before the first forward."""

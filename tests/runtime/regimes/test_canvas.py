@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime import decode
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.cache import HostCache
 from dlmc_runtime.engines.base import Inputs, Outputs, input_shapes
 from dlmc_runtime.events import Finished
@@ -102,7 +103,7 @@ def run(manifest):
         )
         row = Row(request, made, Counting())
         engine = Steps(made, best, entropy)
-        batch, tasks, events = decode.Batch(engine, [row]), [], []
+        batch, tasks, events = Batch.of(engine, [row]), [], []
         while batch.active:
             tasks.append(row.task(batch.chunk))
             events.append(decode.step(batch))

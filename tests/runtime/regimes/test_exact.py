@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime import decode
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -23,7 +24,7 @@ def tasks(manifest, scripted):
             engine = Causal(engine)
         config = SamplerConfig(**{"name": "low_confidence", "steps": 1, **options})
         row = Row(Request(tuple(prompt), count, config, keep_cache=keep_cache), made)
-        batch, found = decode.Batch(engine, [row]), []
+        batch, found = Batch.of(engine, [row]), []
         while batch.active:
             found.append(row.task(99))
             decode.step(batch)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime import decode
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.row import Request, Row
@@ -42,7 +43,7 @@ def tasks(manifest, scripted):
         engine = Drafter(scripted(made, TRUTH), wrong)
         rule = StopRule(frozenset(stop))
         row = Row(Request(tuple(prompt), count, SamplerConfig(name, **options), stop=rule), made)
-        batch, found = decode.Batch(engine, [row]), []
+        batch, found = Batch.of(engine, [row]), []
         while batch.active:
             found.append(row.task(99))
             decode.step(batch)
@@ -103,7 +104,7 @@ def test_a_draft_of_which_half_is_right_with_its_correction_shrinks(tasks):
 def test_nothing_of_a_wrong_draft_is_fed_again(manifest, scripted):
     made = manifest("context", profiles=SHAPES, attention={"regime": "context", "block_length": 8})
     row = Row(Request((1, 2), 20, SamplerConfig("linear_speculation")), made)
-    batch = decode.Batch(Drafter(scripted(made, TRUTH), [4]), [row])
+    batch = Batch.of(Drafter(scripted(made, TRUTH), [4]), [row])
     fed = []
     while batch.active:
         if row.task(99).kind == "denoise":
@@ -134,7 +135,7 @@ def test_a_stop_id_ends_the_answer(tasks):
 def test_nothing_of_a_draft_is_final_before_it_is_verified(tasks, manifest, scripted):
     made = manifest("context", profiles=SHAPES, attention={"regime": "context", "block_length": 8})
     row = Row(Request((1, 2), 9, SamplerConfig("linear_speculation")), made)
-    batch = decode.Batch(Drafter(scripted(made, TRUTH), [3]), [row])
+    batch = Batch.of(Drafter(scripted(made, TRUTH), [3]), [row])
     decode.step(batch)
     assert row.answer() == [2]
     decode.step(batch)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dlmc_runtime import decode
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
@@ -26,7 +27,7 @@ def tasks(manifest, scripted):
         engine = scripted(made, script, sure)
         config = SamplerConfig(**{"name": "low_confidence", "block_length": 4, **options})
         row = Row(Request(tuple(prompt), count, config, holes=holes), made)
-        batch, found = decode.Batch(engine, [row]), []
+        batch, found = Batch.of(engine, [row]), []
         while batch.active:
             found.append(row.task(99))
             decode.step(batch)
@@ -119,7 +120,7 @@ def test_a_revising_sampler_is_final_at_the_end_of_a_block(manifest, scripted):
     made = manifest("full", profiles=SHAPES)
     row = Row(Request((1,), 8, SamplerConfig("remdm", steps=2, block_length=4)), made)
     engine = scripted(made, SCRIPT)
-    batch = decode.Batch(engine, [row])
+    batch = Batch.of(engine, [row])
     known = []
     while batch.active:
         decode.step(batch)
@@ -133,14 +134,14 @@ def test_rows_at_different_lengths_refresh_together_and_alone(manifest, scripted
     rows = [Row(Request(tuple(range(n)), 8, config), made) for n in (3, 6)]
     fast = Row(Request((1, 2), 4, replace(config, cache="none")), made)
     engine = scripted(made, SCRIPT)
-    batch = decode.Batch(engine, rows)
+    batch = Batch.of(engine, rows)
     decode.step(batch)
     assert [row.forwards for row in rows] == [1, 1]
     decode.step(batch)
     profile, stores, _ = engine.calls[-1]
     assert profile.block == 16  # a block each, not the whole canvas
     assert not stores
-    mixed = decode.Batch(scripted(made, SCRIPT), [rows[0], fast])
+    mixed = Batch.of(scripted(made, SCRIPT), [rows[0], fast])
     assert {row.task(9).kind for row in mixed.rows} == {"refresh", "denoise"}
     decode.step(mixed)
-    assert [row.forwards for row in mixed.rows] == [3, 0]  # what feeds much goes first, alone
+    assert [row.forwards for row in mixed.rows] == [3, 1]  # what fits in rides along

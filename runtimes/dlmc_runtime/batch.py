@@ -1,0 +1,172 @@
+"""Rows that share forwards: who sits where, and how wide the next forward must be."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from dlmc_runtime.engines.base import Engine, Inputs
+from dlmc_runtime.errors import EngineError, RequestError
+from dlmc_runtime.manifest import Profile
+from dlmc_runtime.profiles import ProfileTable
+from dlmc_runtime.row import Row
+
+
+def room(table: ProfileTable, rows: Sequence[Row]) -> tuple[int, int]:
+    """Return the (batch, cache) for ``rows``; a smaller batch where they do not fit into one.
+
+    Raises:
+        RequestError: one of the rows fits no profile.
+    """
+    return table.room(
+        sum(row.slots for row in rows),
+        cached=max(row.regime.cache_needed for row in rows),
+        block=max(row.regime.block_needed for row in rows),
+        rows=max(row.regime.head_needed for row in rows),
+    )
+
+
+def as_many_as_fit(table: ProfileTable, rows: Sequence[Row]) -> int:
+    """Return how many of the first ``rows`` can share a batch; one at least, which must fit."""
+    count = 1
+    while count < len(rows):
+        group = rows[: count + 1]
+        try:
+            size, _ = room(table, group)
+        except RequestError:  # each fits a profile, but none fits all of them
+            break
+        if sum(row.slots for row in group) > size:
+            break
+        count += 1
+    return count
+
+
+class Batch:
+    """Rows that share forwards. Each keeps its own position, length, sampler and phase.
+
+    Rows join and leave between forwards. Where an engine was built in the same shapes for fewer
+    rows, forwards are as narrow as the rows that still need them allow, over the front of the same
+    cache.
+
+    Args:
+        engine: runs the denoiser.
+        size: how many slots there are; a guided row takes two.
+        context: positions that the cache of each holds.
+
+    Attributes:
+        rows: those that have joined, in that order.
+        places: by row, the first of its slots.
+        seconds: time that forwards have spent in the engine.
+
+    Raises:
+        EngineError: there is no memory for the cache.
+    """
+
+    def __init__(self, engine: Engine, size: int, context: int) -> None:
+        self.engine, self.size, self.context = engine, size, context
+        self.table = ProfileTable(engine.profiles)
+        self.rows: list[Row] = []
+        self.places: list[int] = []
+        with _memory(f"the cache of {size} rows of {context} positions"):
+            self.cache = engine.cache(size, context)
+        self.chunk = self.table.chunk(size, context)
+        self.widths = self.table.widths(size, context)
+        self.seconds = 0.0
+        self.fed_wide = False  # whether the last forward was of rows that feed much
+        self._inputs: dict[Profile, Inputs] = {}
+
+    @classmethod
+    def of(cls, engine: Engine, rows: Sequence[Row]) -> "Batch":
+        """Return a batch of ``rows``, as wide as the engine has one for them.
+
+        Raises:
+            RequestError: one of the rows fits no profile of the engine.
+            EngineError: there is no memory for the profile's cache.
+        """
+        size, context = room(ProfileTable(engine.profiles), rows)
+        if sum(row.slots for row in rows) > size:
+            raise ValueError(f"{len(rows)} rows in a batch of {size}")
+        batch = cls(engine, size, context)
+        for row in rows:
+            batch.join(row)
+        return batch
+
+    def inputs(self, profile: Profile) -> Inputs:
+        """Return the profile's input buffers, allocated at first use."""
+        if profile not in self._inputs:
+            with _memory(f"the inputs of {profile}"):
+                self._inputs[profile] = self.engine.inputs(profile)
+        return self._inputs[profile]
+
+    @property
+    def active(self) -> list[int]:
+        """Indices of rows that still need forwards."""
+        return [index for index, row in enumerate(self.rows) if not row.finished]
+
+    def _free(self, count: int, width: int) -> int | None:
+        """Return the first of ``count`` neighbouring slots below ``width`` that nobody needs."""
+        taken = {
+            self.places[index] + offset
+            for index in self.active
+            for offset in range(self.rows[index].slots)
+        }
+        starts = range(width - count + 1)
+        return next((s for s in starts if taken.isdisjoint(range(s, s + count))), None)
+
+    def has_room(self, row: Row) -> bool:
+        """Return whether slots for ``row`` are free."""
+        return self._free(row.slots, self.size) is not None
+
+    def join(self, row: Row) -> int:
+        """Give a row its slots, the first that are free; return the first of them.
+
+        Raises:
+            ValueError: none are free.
+        """
+        place = self._free(row.slots, self.size)
+        if place is None:
+            raise ValueError(f"no room for {row.slots} more in a batch of {self.size}")
+        self.rows.append(row)
+        self.places.append(place)
+        return place
+
+    def leave(self, row: Row, *, spoiled: bool = False) -> None:
+        """Take a row out; ``spoiled`` clears what its forwards have left in the cache.
+
+        What a mask hides is multiplied by nothing, and a NaN times nothing is a NaN.
+        """
+        index = next(i for i, one in enumerate(self.rows) if one is row)
+        if spoiled:
+            for offset in range(row.slots):
+                self.cache.clear(self.places[index] + offset)
+        del self.rows[index], self.places[index]
+
+    def narrow(self) -> int:
+        """Move rows to the front where that makes the next forward narrower; return its width."""
+        active = self.active
+        needed = sum(self.rows[index].slots for index in active)
+        width = next(width for width in self.widths if width >= needed)
+        for index in active:
+            row, place = self.rows[index], self.places[index]
+            if place + row.slots <= width:
+                continue
+            free = self._free(row.slots, width)
+            if free is None:  # two slots are free, but not side by side
+                return self._width(active)
+            for offset in range(row.slots):
+                self.cache.move(place + offset, free + offset)
+            self.places[index] = free
+        return width
+
+    def _width(self, active: Sequence[int]) -> int:
+        """Return the narrowest width that reaches all rows where they are."""
+        end = max(self.places[index] + self.rows[index].slots for index in active)
+        return next(width for width in self.widths if width >= end)
+
+
+@contextmanager
+def _memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # numpy's words for too much, and for far too much
+        raise EngineError(
+            f"there is no memory for {what}", "build with a smaller --batch, --cache or --prefill"
+        ) from error

@@ -1,0 +1,338 @@
+"""Continuous batching: requests of many clients share the forwards of one engine."""
+
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from dlmc_runtime import preflight
+from dlmc_runtime.admission import Admission
+from dlmc_runtime.batch import Batch
+from dlmc_runtime.cache import cache_shapes
+from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadError, RequestError
+from dlmc_runtime.events import Failed
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.pool import Pool
+from dlmc_runtime.prefixes import PrefixStore
+from dlmc_runtime.profiles import ProfileTable
+from dlmc_runtime.row import Request, Row
+from dlmc_runtime.statistics import Counts, Statistics
+from dlmc_runtime.ticket import Listener, Ticket
+
+# An engine that failed so often in a row is taken for broken.
+_BROKEN_AFTER = 3
+_VALUE_BYTES = 4  # of a cache entry, at most
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a scheduler takes on.
+
+    Attributes:
+        queue: requests that may wait.
+        rows: rows that share forwards; None for as many as the widest profile.
+        cache_bytes: memory for the caches of rows; None for half of what is free at the start.
+        prefix_bytes: memory for committed blocks that later requests may use again; 0 for none.
+    """
+
+    queue: int = 256
+    rows: int | None = None
+    cache_bytes: int | None = None
+    prefix_bytes: int = 256 << 20
+
+
+class Scheduler:
+    """Serves requests to one engine, forward by forward, on a thread of its own.
+
+    Rows join and leave between forwards. Where an engine has caches of several sizes, there is a
+    batch for each, opened when it is needed and closed when another needs its memory.
+
+    Args:
+        generator: the engine; it stays the caller's, who closes it after the scheduler.
+        limits: how much to take on.
+    """
+
+    def __init__(self, generator: Generator, limits: Limits | None = None) -> None:
+        self.generator, self.limits = generator, limits or Limits()
+        self._table = ProfileTable(generator.profiles)
+        self._changed = threading.Condition()
+        self._queue: Admission[Ticket] = Admission(self.limits.queue)
+        self._pools: dict[tuple[int, int], Pool] = {}
+        self._prefixes = PrefixStore(self.limits.prefix_bytes)
+        self._counts = Counts()
+        self._failures = 0
+        self._draining = self._closing = False
+        self._thread: threading.Thread | None = None
+        self._cache_bytes = self.limits.cache_bytes
+        if self._cache_bytes is None:
+            free = preflight.ThisMachine().free_memory(gpu=False)
+            self._cache_bytes = None if free is None else free // 2
+
+    def start(self) -> None:
+        """Begin to serve; calling it again does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dlmc-scheduler", daemon=True)
+            self._thread.start()
+
+    def submit(
+        self,
+        request: Request,
+        listener: Listener,
+        *,
+        client: str = "",
+        seconds: float | None = None,
+    ) -> Ticket:
+        """Let a request wait for its turn.
+
+        Args:
+            request: made by this generator.
+            listener: told every event, with ``row`` 0, on the scheduler's thread: it must return
+                at once and raise nothing. One `Finished` or `Failed` comes last, unless the
+                ticket is cancelled.
+            client: whose request it is; clients take turns.
+            seconds: it fails with `DeadlineError` where it is not done by then.
+
+        Raises:
+            RequestError: it fits no profile.
+            OverloadError: too many wait, or no more are accepted.
+        """
+        row = Row(request, self.generator.manifest)
+        size, _ = self._home(row)
+        if row.slots > size:
+            raise RequestError(
+                f"guidance takes {row.slots} rows of a batch, the engine has {size}",
+                "build with --batch 2",
+            )
+        ticket = Ticket(row, listener, self._wake, seconds)
+        with self._changed:
+            if self._draining or self._closing:
+                raise OverloadError("the server is shutting down", "ask another one", 5.0)
+            self._queue.add(client, ticket, self._patience())
+            self._changed.notify_all()
+        return ticket
+
+    def drain(self) -> None:
+        """Accept no more requests; those that wait or run are still served."""
+        with self._changed:
+            self._draining = True
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until nothing waits or runs; return whether that came true in ``seconds``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, seconds)
+
+    def close(self) -> None:
+        """Fail what waits or runs, and end the thread; calling it again does nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves: its thread runs, and the engine does not fail again and again."""
+        runs = self._thread is not None and self._thread.is_alive()
+        return runs and not self._closing and self._failures < _BROKEN_AFTER
+
+    @property
+    def draining(self) -> bool:
+        """Whether it accepts no more requests."""
+        return self._draining or self._closing
+
+    def statistics(self) -> Statistics:
+        """Return what it has done so far."""
+        with self._changed:
+            pools = [*self._pools.values()]
+            return self._counts.snapshot(
+                waiting=len(self._queue),
+                active=sum(len(pool.seats) for pool in pools),
+                slots=sum(pool.batch.size for pool in pools),
+                prefix_bytes=self._prefixes.nbytes,
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def _busy(self) -> bool:
+        return len(self._queue) > 0 or any(pool.seats for pool in self._pools.values())
+
+    def _patience(self) -> float:
+        """Return after how many seconds a request that found no room may come again."""
+        counts = self._counts
+        done = sum(counts.finished.values())
+        each = counts.busy_seconds / done if done else 1.0
+        return float(np.clip(each * len(self._queue) / 2, 1.0, 60.0))
+
+    def _home(self, row: Row) -> tuple[int, int]:
+        """Return the (batch, cache) that a row belongs to; raises `RequestError`."""
+        needs = row.regime
+        size, context = self._table.pool(
+            needs.cache_needed, needs.block_needed, needs.head_needed, self.limits.rows
+        )
+        return max(size, 1), context
+
+    def _run(self) -> None:
+        """Serve until closed; the scheduler's thread."""
+        try:
+            self._serve()
+        finally:
+            self._closing = True
+            self._end()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._busy or self._closing)
+                if self._closing:
+                    return
+            began = time.perf_counter()
+            self._let_go()
+            self._admit()
+            for pool in [*self._pools.values()]:
+                if pool.seats:
+                    self._failures = 0 if pool.turn() else self._failures + 1
+            with self._changed:
+                self._counts.busy_seconds += time.perf_counter() - began
+                if not self._busy:
+                    self._changed.notify_all()
+
+    def _let_go(self) -> None:
+        """Take out whoever has left or has no time left."""
+        now = time.monotonic()
+
+        def late(ticket: Ticket) -> bool:
+            return ticket.deadline is not None and now >= ticket.deadline
+
+        def gone(ticket: Ticket) -> bool:
+            return ticket.cancelled or late(ticket)
+
+        with self._changed:
+            left = self._queue.remove(gone)
+        for pool in self._pools.values():
+            left += pool.drop(gone)
+        for ticket in left:
+            if ticket.cancelled:
+                self._counts.cancelled += 1
+                ticket.close()
+            else:
+                limit = (ticket.deadline or now) - ticket.submitted
+                problem = f"the request was not done within {limit:g} s"
+                self._fail(ticket, DeadlineError(problem, "ask for less, or try again later"))
+
+    def _admit(self) -> None:
+        """Let requests join, in order; who finds no room holds up those for the same batch."""
+        full: set[tuple[int, int]] = set()
+
+        def fits(ticket: Ticket) -> bool:
+            home = self._home(ticket.row)
+            if home in full:
+                return False
+            pool = self._pools.get(home)
+            if pool is None:
+                room = self._make_room(home)
+            else:
+                room = not pool.seats or pool.batch.has_room(ticket.row)
+            if not room:
+                full.add(home)
+            return room
+
+        while True:
+            with self._changed:
+                ticket = self._queue.next(fits)
+            if ticket is None:
+                return
+            try:
+                pool = self._pool(self._home(ticket.row))
+                if not pool.batch.has_room(ticket.row):
+                    problem = f"memory allows {pool.batch.size} rows, the request takes 2"
+                    raise EngineError(problem, "give the caches more memory")
+                pool.join(ticket)
+            except DlmcError as error:
+                self._fail(ticket, error)
+
+    def _pool(self, home: tuple[int, int]) -> Pool:
+        """Return the batch that rows belong to, opened where it is not; raises `EngineError`."""
+        if home not in self._pools:
+            size, context = home
+            batch = Batch(self.generator.engine, self._affordable(size, context), context)
+            pool = Pool(batch, self.generator.text, self._prefixes, self._counts)
+            with self._changed:
+                self._pools[home] = pool
+        return self._pools[home]
+
+    def _bytes(self, size: int, context: int) -> int:
+        shapes = cache_shapes(self.generator.manifest.model, size, context)
+        return _VALUE_BYTES * sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+
+    def _left(self) -> float:
+        """Return the bytes that are left for caches."""
+        if self._cache_bytes is None:
+            return np.inf
+        batches = [pool.batch for pool in self._pools.values()]
+        return self._cache_bytes - sum(self._bytes(one.size, one.context) for one in batches)
+
+    def _make_room(self, home: tuple[int, int]) -> bool:
+        """Return whether a batch can be opened, after closing those that nobody uses.
+
+        Where nothing is left to close it is opened whatever it takes, and fails then.
+        """
+        size, context = home
+        narrowest = self._table.widths(size, context)[0]
+        while self._left() < self._bytes(narrowest, context):
+            idle = [key for key, pool in self._pools.items() if not pool.seats]
+            if not idle:
+                return not self._pools
+            del self._pools[idle[0]]
+        return True
+
+    def _affordable(self, size: int, context: int) -> int:
+        """Return how wide a batch memory allows; raises `EngineError` where it allows none."""
+        left = self._left()
+        widths = self._table.widths(size, context)
+        found = [width for width in widths if self._bytes(width, context) <= left]
+        if not found:
+            raise EngineError(
+                f"the memory for caches does not hold {widths[0]} row of {context} positions",
+                "give it more, or build with a smaller --cache",
+            )
+        return max(found)
+
+    def _fail(self, ticket: Ticket, error: DlmcError) -> None:
+        self._counts.failed[type(error).__name__] += 1
+        ticket.tell(Failed(0, error))
+
+    def _end(self) -> None:
+        """Fail everybody that is left."""
+        with self._changed:
+            left = self._queue.remove(_everybody)
+        for pool in self._pools.values():
+            left += pool.drop(_everybody)
+        for ticket in left:
+            self._fail(ticket, OverloadError("the server was shut down", "ask another one", 5.0))
+        with self._changed:
+            self._pools.clear()
+            self._changed.notify_all()
+
+
+def _everybody(ticket: Ticket) -> bool:
+    del ticket
+    return True
