@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlmc.cli.console import AsJson, BundlePath, note, say, say_json, size, table
-from dlmc.cli.run import choose_sampler
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.samplers import SAMPLERS
+from dlmc_runtime.samplers.choice import choose
 
 if TYPE_CHECKING:
     from dlmc.bench.report import Contender, Phase, Report
@@ -108,7 +108,7 @@ def command(
         prompt=prompt,
         prompt_tokens=prompt_tokens,
         max_new_tokens=max_new_tokens,
-        sampler=partial(choose_sampler, name=sampler, given=given),
+        sampler=partial(choose, name=sampler, given=given),
         seed=seed,
         ignore_eos=ignore_eos,
         repeats=repeats,
