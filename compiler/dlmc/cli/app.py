@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("dlmc.cli.run", "Generate text."),
     "serve": ("dlmc.cli.serve", "Serve bundles over HTTP, as OpenAI's clients expect it."),
     "bench": ("dlmc.cli.bench", "Time engines: forwards, generations, memory, the floor."),
+    "package": ("dlmc.cli.package", "Make a folder that Triton or Ray Serve runs a bundle from."),
     "inspect": ("dlmc.cli.inspect", "Show what a bundle or an engine is, and if it runs here."),
     "recipes": ("dlmc.cli.recipes", "List, show, copy and check recipes."),
     "synth": ("dlmc.cli.synth", "Write a random checkpoint with the shapes of a recipe."),
