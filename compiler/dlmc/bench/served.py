@@ -152,6 +152,17 @@ class Sharing:
             sum(one.busy_seconds for one in known),
         )
 
+    def since(self, before: "Sharing") -> "Sharing":
+        """Return what was added since ``before``."""
+        kinds = {kind: n - before.forwards.get(kind, 0) for kind, n in self.forwards.items()}
+        return Sharing(
+            {kind: n for kind, n in kinds.items() if n},
+            self.rows - before.rows,
+            self.room - before.room,
+            self.forward_seconds - before.forward_seconds,
+            self.busy_seconds - before.busy_seconds,
+        )
+
     @property
     def count(self) -> int:
         """Engine runs."""
