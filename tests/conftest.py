@@ -58,3 +58,17 @@ def tiny_bundle(_tiny_originals: Callable[[str], Path], tmp_path: Path) -> Calla
         return shutil.copytree(_tiny_originals(name), tmp_path / name, copy_function=os.link)
 
     return get
+
+
+@pytest.fixture(scope="session")
+def tiny_built(
+    _tiny_originals: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A bundle of tiny-sdar with an engine for onnxruntime-cpu. Many share it: do not write."""
+    from dlmc.targets.build import build_engine, plan_build
+    from dlmc.targets.profiles import ProfileRequest
+
+    root = tmp_path_factory.mktemp("built") / "tiny-sdar"
+    shutil.copytree(_tiny_originals("tiny-sdar"), root, copy_function=os.link)
+    build_engine(plan_build(root, "onnxruntime-cpu", ProfileRequest()))
+    return root

@@ -21,6 +21,7 @@ TESTED_ELSEWHERE = {
     "compiler/dlmc/checkpoint/stack.py": "tests/compiler/checkpoint/test_weights.py",
     "compiler/dlmc/export/options.py": "tests/compiler/export/test_plan.py",
     "compiler/dlmc/export/passes/define_mixture.py": "tests/compiler/export/test_mixture.py",
+    "compiler/dlmc/folder_writer.py": "tests/compiler/export/test_bundle_writer.py",
     "compiler/dlmc/export/translation.py": "tests/compiler/lowering/test_experts.py",
     "compiler/dlmc/families/llada_moe.py": "tests/compiler/families/test_experts.py",
     "compiler/dlmc/families/rnd1.py": "tests/compiler/families/test_experts.py",

@@ -227,6 +227,8 @@ def apply(batch: Batch, turn: Turn, outputs: Outputs, index: int) -> Denoised | 
         )
     if denoised and "noise" in sampler.asks_for(config):
         prediction = replace(prediction, noise=row.uniforms.random(count))
+    if row.guide is not None:
+        prediction = replace(prediction, choices=row.choices(said, config, sampler, temperature))
     row.done(task, prediction, said)
     if not denoised:
         return None

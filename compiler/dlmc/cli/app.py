@@ -24,7 +24,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("dlmc.cli.build", "Build an engine from a bundle."),
     "validate": ("dlmc.cli.validate", "Compare built engines with a reference."),
     "run": ("dlmc.cli.run", "Generate text."),
+    "serve": ("dlmc.cli.serve", "Serve bundles over HTTP, as OpenAI's clients expect it."),
     "bench": ("dlmc.cli.bench", "Time engines: forwards, generations, memory, the floor."),
+    "package": ("dlmc.cli.package", "Make a folder that Triton or Ray Serve runs a bundle from."),
     "inspect": ("dlmc.cli.inspect", "Show what a bundle or an engine is, and if it runs here."),
     "recipes": ("dlmc.cli.recipes", "List, show, copy and check recipes."),
     "synth": ("dlmc.cli.synth", "Write a random checkpoint with the shapes of a recipe."),
@@ -33,13 +35,19 @@ VERBS: dict[str, tuple[str, str]] = {
 
 # Packages that come with an extra, and which one.
 _EXTRAS = {
+    "fastapi": "serve",
+    "jsonschema": "serve",
     "matplotlib": "validate",
     "onnx": "compile",
     "onnx_ir": "compile",
     "onnxscript": "compile",
+    "outlines_core": "serve",
     "polygraphy": "validate",
+    "prometheus_client": "serve",
     "safetensors": "compile",
+    "starlette": "serve",
     "torch": "compile",
+    "uvicorn": "serve",
 }
 
 # Typer keeps its command-line parser to itself; this is the parser's base of usage errors.

@@ -8,9 +8,9 @@ import typer
 
 from dlmc.cli import bench_serve
 from dlmc.cli.console import AsJson, BundlePath, note, progress, say, say_json, size, table
-from dlmc.cli.run import choose_sampler
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.samplers import SAMPLERS
+from dlmc_runtime.samplers.choice import choose
 
 if TYPE_CHECKING:
     from dlmc.bench.report import Contender, Phase, Report
@@ -135,7 +135,7 @@ def command(
         "cache": cache,
     }
     SamplerConfig().updated(name=sampler, **given)  # a mistake is found before minutes of work
-    chosen = partial(choose_sampler, name=sampler, given=given)
+    chosen = partial(choose, name=sampler, given=given)
     same: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "sampler": chosen,

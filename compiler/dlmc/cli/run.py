@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,7 @@ from dlmc.cli.console import (
     say,
     say_json,
 )
-from dlmc_runtime import legal, samplers
+from dlmc_runtime import legal
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.samplers import SAMPLERS
 
@@ -141,6 +141,7 @@ def command(
     """
     from dlmc_runtime import Generator, SamplerConfig
     from dlmc_runtime.infill import parse
+    from dlmc_runtime.samplers.choice import choose
 
     given = {
         "steps": steps,
@@ -170,7 +171,7 @@ def command(
         _refuse(talk.given(), "{} needs a prompt before the template")
     question = None if bare else read_question(prompt, talk)
     with Generator.load(bundle, target) as generator:
-        config = choose_sampler(generator.sampler, sampler, given)
+        config = choose(generator.sampler, sampler, given)
         same: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampler": config, "seed": seed}
         rendered = "" if question is None else question.render(generator.text)
         if infill is not None:
@@ -201,27 +202,6 @@ def _refuse(given: Sequence[str], problem: str) -> None:
     """Refuse the first option that is given."""
     if given:
         raise UsageError(problem.format(given[0]), f"leave out {given[0]}")
-
-
-def choose_sampler(
-    default: "SamplerConfig", name: str | None, given: dict[str, Any]
-) -> "SamplerConfig":
-    """Return the bundle's sampler with what the command line changes.
-
-    Another sampler starts from its own defaults. Steps, threshold and factor are three ways to set
-    the pace of LLaDA's sampler: one that is given replaces the bundle's.
-
-    Raises:
-        UsageError: the sampler heeds no such option.
-    """
-    if name is not None and name != default.name:
-        default = type(default)(name=name)
-    paces = {key for key in ("steps", "threshold", "factor") if given.get(key) is not None}
-    if paces and "factor" in samplers.find(default.name).heeds:
-        default = replace(default, steps=None, threshold=None, factor=None)
-    config = default.updated(**given)
-    legal.check_heeded(config)
-    return config
 
 
 def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:

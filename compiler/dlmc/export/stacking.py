@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dlmc.checkpoint import Stack, TensorLocation, Weight
 from dlmc.checkpoint.safetensors_header import DTYPE_BITS, read_header
 from dlmc.checkpoint.safetensors_writer import TensorPlan, numbered, write_safetensors
-from dlmc.export.bundle_writer import BundleWriter, sync_file
+from dlmc.export.bundle_writer import BundleWriter
 from dlmc.export.progress import byte_progress
+from dlmc.folder_writer import sync_file
 from dlmc_runtime.errors import CheckpointError
 
 STEM = "experts"

@@ -221,7 +221,7 @@ with BundleWriter(output) as bundle:
     if stage == "hash":
         bundle_writer.file_record = wait
     if stage == "publish":
-        BundleWriter._publish = wait
+        BundleWriter._rename = wait
     whole = SimpleNamespace(model_dump_json=lambda indent: "{}")
     bundle.finish(wait if stage == "manifest" else lambda files: whole)
 """

@@ -1,0 +1,72 @@
+"""The application that Ray Serve runs: the HTTP API on every replica.
+
+Every replica has an engine and a scheduler of its own; Ray's proxies hand it requests, and
+replicas are started and stopped by load. A replica that must stop first finishes what it has.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlmc_runtime.errors import EngineError, UsageError
+from dlmc_runtime.package.record import BUNDLE, read_package
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+DEPLOYMENT = "Replica"
+
+
+class Replica:
+    """Adds health to the application, which Ray keeps in ``app``."""
+
+    app: "FastAPI"
+
+    def check_health(self) -> None:
+        """Let Ray restart this replica where its engine has failed.
+
+        Raises:
+            EngineError: it runs no forwards any more.
+        """
+        from dlmc_runtime.package.loading import loaded
+
+        for served in loaded(self.app):
+            if not served.scheduler.alive:
+                raise EngineError(f"the engine of {served.name} has stopped", "restart the replica")
+
+
+def build(root: Path) -> "FastAPI":
+    """Load the package in ``root``; called on a replica.
+
+    Raises:
+        BundleError: the package is damaged.
+        EngineError: its engine does not run here.
+    """
+    from dlmc_runtime.package.loading import load_app
+    from dlmc_runtime.scheduler import Limits
+    from dlmc_runtime.serve.settings import Settings
+
+    package = read_package(root)
+    return load_app(root / BUNDLE, package.name, package.target, Limits(), Settings())
+
+
+def application(root: Path) -> Any:
+    """Return the Ray Serve application of the package in ``root``.
+
+    Args:
+        root: a path that leads to the package on every node.
+
+    Raises:
+        BundleError: there is no package.
+        UsageError: the package was made for something else.
+    """
+    from ray import serve
+
+    package = read_package(root)
+    if package.format != "ray":
+        hint = "make one with dlmc package --format ray"
+        raise UsageError(f"{root} is a package for {package.format}", hint)
+
+    def on_replica() -> "FastAPI":
+        return build(root)
+
+    return serve.deployment(serve.ingress(on_replica)(Replica), name=DEPLOYMENT).bind()

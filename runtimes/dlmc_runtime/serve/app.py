@@ -1,0 +1,94 @@
+"""The application: which routers it has, what surrounds them, and how it starts and stops."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from dlmc_runtime.serve import errors
+from dlmc_runtime.serve.metrics import Metrics
+from dlmc_runtime.serve.models import Catalog, Site
+from dlmc_runtime.serve.security import Gate
+from dlmc_runtime.serve.settings import Settings
+from dlmc_runtime.version import __version__
+
+ROUTERS: tuple[str, ...] = ("models", "completions", "metrics", "playground")
+"""Modules of `dlmc_runtime.serve` with a ``router`` each."""
+
+
+def create_app(catalog: Catalog, settings: Settings | None = None) -> FastAPI:
+    """Return an application that serves a catalog.
+
+    Args:
+        catalog: its schedulers are started and closed with the application; generators are not.
+        settings: defaults for None.
+    """
+    site = Site(catalog, settings or Settings())
+    app = _Application(
+        title="dlmc",
+        version=__version__,
+        summary="Diffusion language models behind the API that OpenAI's clients speak.",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.site = site
+    app.state.metrics = Metrics(catalog)
+    errors.install(app)
+    app.add_middleware(Gate, site=site)
+    if site.settings.cors_origins:  # added last, so outermost: preflights carry no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=site.settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
+    for name in ROUTERS:
+        app.include_router(_router(name))
+    return app
+
+
+class _Application(FastAPI):
+    """FastAPI, whose description says 422 of everything that takes a body; here that is a 400."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description of the API."""
+        if self.openapi_schema is None:
+            found = super().openapi()
+            for path in found["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                found["components"]["schemas"].pop(name, None)
+        return super().openapi()
+
+
+def _router(name: str) -> APIRouter:
+    router: APIRouter = import_module(f"dlmc_runtime.serve.{name}").router
+    return router
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Run the schedulers as long as the application; let what runs finish before they close."""
+    site: Site = app.state.site
+    schedulers = [served.scheduler for served in site.catalog.values()]
+    async with AsyncExitStack() as stack:
+        for scheduler in schedulers:
+            scheduler.start()
+            stack.push_async_callback(asyncio.to_thread, scheduler.close)
+        yield
+        site.draining = True
+        for scheduler in schedulers:
+            scheduler.drain()
+        waits = [
+            asyncio.to_thread(scheduler.wait, site.settings.drain_seconds)
+            for scheduler in schedulers
+        ]
+        await asyncio.gather(*waits)

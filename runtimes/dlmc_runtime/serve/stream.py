@@ -1,0 +1,131 @@
+"""Server-sent events: ``data: {…}``, an empty line, and ``data: [DONE]`` at the end."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from itertools import groupby
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from dlmc_runtime.errors import DlmcError
+from dlmc_runtime.serve import errors, jobs
+from dlmc_runtime.serve.jobs import Run, Update
+from dlmc_runtime.serve.models import Served
+
+_LOG = logging.getLogger(__name__)
+
+DESCRIPTION: dict[str, Any] = {
+    "description": "The answer; events `data: {…}` of the same kind of object where `stream`.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+"""What an endpoint's description says about its success."""
+DONE = b"data: [DONE]\n\n"
+_HOLE = "…"  # a mask, in a canvas shown as text
+
+
+def encode(data: Mapping[str, Any]) -> bytes:
+    """Return one event."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"data: {text}\n\n".encode()
+
+
+class EventStream(Response):
+    """A response that sends events as they come, and ends the run when the client goes away.
+
+    An error in the middle becomes the last event. A reader that takes nothing for too long is
+    dropped.
+
+    Args:
+        run: what makes the events; cancelled when the response ends, however it does.
+        events: JSON objects.
+        stall_seconds: how long a reader may take nothing.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        run: Run,
+        events: AsyncGenerator[Mapping[str, Any], None],
+        stall_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.run, self.events, self.stall_seconds = run, events, stall_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events, unless the client leaves earlier."""
+        work = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(jobs.disconnected(HttpRequest(scope, receive)))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            self.run.cancel()
+            await jobs.stop(work, gone)
+
+    async def _send(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        async with aclosing(self.events) as events:
+            try:
+                async for data in events:
+                    await self._write(send, encode(data))
+                await self._write(send, DONE)
+            except DlmcError as error:
+                await self._write(send, encode(errors.describe(error)[1]))
+            except TimeoutError:
+                return  # the reader stalls; an unfinished response closes its connection
+            except Exception:  # noqa: BLE001  (the status is sent: what is left is to say so)
+                _LOG.exception("a stream broke off")
+                await self._write(send, encode(errors.internal()))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send, data: bytes) -> None:
+        async with asyncio.timeout(self.stall_seconds):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def canvas(run: Run, update: Update) -> dict[str, Any] | None:
+    """Return what the field ``diffusion`` of an event says about a canvas; None without one."""
+    event = update.canvas
+    if event is None:
+        return None
+    served, request = run.job.served, run.job.requests[update.index]
+    size = len(event.canvas) if request.holes else request.max_new_tokens
+    ids, masked = event.canvas[:size].tolist(), event.masked[:size].tolist()
+    tokens: list[dict[str, Any]] = []
+    for position, (token, open_) in enumerate(zip(ids, masked, strict=True)):
+        inside = event.start <= position < event.end
+        state = "masked" if open_ else "final" if position < update.count else "committed"
+        sure = float(event.confidence[position - event.start]) if inside else None
+        text = _HOLE if open_ else served.token(token)
+        tokens.append({"id": token, "text": text, "state": state, "confidence": sure})
+    return {
+        "index": update.index,
+        "forward": event.forward,
+        "start": event.start,
+        "end": min(event.end, size),
+        "tokens_per_forward": masked.count(False) / event.forward,
+        "text": _text(served, ids, masked),
+        "tokens": tokens,
+    }
+
+
+def _text(served: Served, ids: Sequence[int], masked: Sequence[bool]) -> str:
+    """Return a canvas as text; what is decided is decoded run by run, so that bytes join."""
+    pieces: list[str] = []
+    codec = served.generator.text
+    for open_, run in groupby(zip(masked, ids, strict=True), key=lambda pair: pair[0]):
+        tokens = [token for _, token in run]
+        if open_:
+            pieces.append(_HOLE * len(tokens))
+        elif codec is not None:
+            pieces.append(codec.decode(tokens, skip_special_tokens=False))
+    return "".join(pieces)
