@@ -171,6 +171,43 @@ class Batch:
             self.places[index] = free
         return width
 
+    def fill(self, indices: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Return how many of these rows to feed together, first ones first, and in which width.
+
+        They are brought to the front for it, and those that were there take their places. It is
+        all of them where they need half of a width at least, else as many as fill a narrower one:
+        two that feed much of their own would cost as much as eight.
+        """
+        if any(self.rows[index].slots > 1 for index in self.active):  # pairs stay side by side
+            return indices, self.narrow()
+        count = len(indices)
+        width = next(width for width in self.widths if width >= count)
+        if 2 * count < width:
+            width = max((narrow for narrow in self.widths if narrow <= count), default=width)
+        chosen = indices[:width]
+        kept = {self.places[index] for index in chosen}
+        free = [slot for slot in range(width) if slot not in kept]
+        try:
+            for index in chosen:
+                if self.places[index] >= width:
+                    self._exchange(index, free.pop(0))
+        except MemoryError:  # of the device, for what the two of them hold
+            return indices, self.narrow()
+        return chosen, width
+
+    def _exchange(self, index: int, slot: int) -> None:
+        """Move a row into a slot, and whoever sits there into its own."""
+        place = self.places[index]
+        saved = []
+        if self.rows[index].cached:
+            saved = [self.cache.save(place, 0, int(self.cache.filled[place]))]
+        for other in self.active:
+            if self.places[other] == slot:
+                self.cache.move(slot, place)
+                self.places[other] = place
+        self.cache.load(slot, saved)
+        self.places[index] = slot
+
     def _width(self, active: Sequence[int]) -> int:
         """Return the narrowest width that reaches all rows where they are."""
         end = max(self.places[index] + self.rows[index].slots for index in active)
