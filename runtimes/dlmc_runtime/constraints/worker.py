@@ -3,10 +3,11 @@
 An expression of forty characters may have an automaton of a billion states, and the library that
 makes it cannot be interrupted: it works in a process whose memory and time are limited.
 
-Reads the expression from standard input as UTF-8, and writes int32: the number of transitions, of
-accepting states, and the first state; then the transitions' states, bytes and next states, each
-together; then the accepting states. Exit status 2 says that the expression is wrong, and why; 3
-that it is too large.
+Reads the expression from standard input as UTF-8, behind a line of the bytes that tell its letters
+apart, in hexadecimal. Writes int32: the number of transitions, of accepting states, and the first
+state; then the transitions' states, bytes and next states, each together; then the accepting
+states. Exit status 2 says that the expression is wrong, and why; 3 that it is too large; 4 that it
+matches nothing.
 """
 
 import array
@@ -14,11 +15,10 @@ import resource
 import sys
 from itertools import islice
 
-WRONG, TOO_LARGE = 2, 3
+WRONG, TOO_LARGE, EMPTY = 2, 3, 4
 SECONDS = 5
 BYTES = 1 << 30
 STATES = 30_000
-_SENTINEL = "X"  # lets an expression begin with an assertion, or match the empty text
 _END = 256
 
 
@@ -26,8 +26,8 @@ class TooLargeError(Exception):
     """The automaton has too many states."""
 
 
-def transitions(pattern: str) -> "array.array[int]":
-    """Return the automaton of a Rust expression that must match a text from end to end.
+def transitions(pattern: str, letters: bytes) -> "array.array[int]":
+    """Return the automaton of a Rust expression.
 
     Raises:
         ValueError: the library refuses the expression.
@@ -35,12 +35,11 @@ def transitions(pattern: str) -> "array.array[int]":
     """
     from outlines_core import Index, Vocabulary
 
-    vocabulary = Vocabulary(_END, {bytes((byte,)): [byte] for byte in range(_END)})
-    index = Index(rf"{_SENTINEL}(?:{pattern})\z", vocabulary)
+    vocabulary = Vocabulary(_END, {bytes((byte,)): [byte] for byte in letters})
+    index = Index(pattern, vocabulary)
     found = index.get_transitions()
     if len(found) > STATES:
         raise TooLargeError
-    first = found[index.get_initial_state()].get(ord(_SENTINEL), -1)
     edges = [
         (state, byte, after)
         for state, row in found.items()
@@ -49,7 +48,7 @@ def transitions(pattern: str) -> "array.array[int]":
     ]
     final = index.get_final_states()
     columns = (column for column in zip(*edges, strict=True))
-    numbers = array.array("i", (len(edges), len(final), first))
+    numbers = array.array("i", (len(edges), len(final), index.get_initial_state()))
     for column in islice(columns, 3):
         numbers.extend(column)
     numbers.extend(final)
@@ -62,8 +61,11 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        numbers = transitions(sys.stdin.buffer.read().decode())
+        letters, _, pattern = sys.stdin.buffer.read().decode().partition("\n")
+        numbers = transitions(pattern, bytes.fromhex(letters))
     except ValueError as error:
+        if "Found no transitions" in str(error):  # from a state that does not accept
+            return EMPTY
         sys.stderr.write(str(error))
         return WRONG
     except (TooLargeError, MemoryError):
