@@ -182,6 +182,13 @@ def live():
         yield lambda *given, **more: stack.enter_context(_live(*given, **more))
 
 
+@pytest.fixture(scope="module")
+def live_for_module():
+    """The same as `live`, for all tests of a module."""
+    with ExitStack() as stack:
+        yield lambda *given, **more: stack.enter_context(_live(*given, **more))
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(_tiny_originals, tmp_path_factory) -> Path:
     """The tiny SDAR, exported and built."""
