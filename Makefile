@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # CPU machines on Linux: name a CPU build or index of PyTorch here or in PIP_EXTRA_INDEX_URL.
 TORCH ?= torch==2.13.0
+# Processes that test at once, each on a core of its own; 0 tests in one, which pytest --pdb needs.
+WORKERS ?= 2
 # A question of the held-out set: no checkpoint has been trained on it.
 QUESTION ?= 458+386=?
 
@@ -48,7 +50,7 @@ $(TINY:%=demo-%): demo-%: environment
 	$(BIN)/dlmc run $(DEMO)/$* --target openvino-cpu --stats "$(QUESTION)"
 
 test: environment ## Run the whole test suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 gpu-check: ## Build, validate and test on this machine's NVIDIA GPU
 	$(PYTHON) tests/gpu/check.py --torch '$(TORCH)'
