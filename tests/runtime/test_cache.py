@@ -3,7 +3,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlmc_runtime.cache import HostCache, narrow
+from dlmc_runtime.cache import HostCache, narrow, saved_from
 from dlmc_runtime.manifest import LayerCache
 
 
@@ -151,3 +151,101 @@ def test_layers_may_keep_the_last_positions_only(model, counts, window, spare):
     assert [first[1, 0, p % first.shape[2], 0] for p in held] == [*held]
     assert last[1, 0, :end, 0].tolist() == [*range(end)]
     assert not first[0].any()
+
+
+def positions(cache, end, row=0, start=0):
+    """Store positions ``start`` to ``end`` of a row, each told by its number."""
+    numbers = np.arange(start, end, dtype=np.float32)[:, None]
+    batch = len(cache.filled)
+    own = [
+        np.broadcast_to(numbers, (batch, past.shape[1], end - start, past.shape[3]))
+        for past in cache.past.values()
+    ]
+    cache.write(row, end - start, [narrow(np.array(one), cache.dtype) for one in own], start)
+
+
+def held(cache, row):
+    """Return the positions that the first and the last tensor of a row hold, by slot."""
+    tensors = [*cache.contents().past.values()]
+    return [tensor[row, 0, :, 0].tolist() for tensor in (tensors[0], tensors[-1])]
+
+
+def test_a_row_can_be_moved_and_cleared(model):
+    cache = HostCache(turning(model, 3), 3, 6)
+    positions(cache, 5, row=2)
+    positions(cache, 2, row=1)
+    cache.move(2, 0)
+    assert cache.filled.tolist() == [5, 2, 5]
+    assert held(cache, 0) == held(cache, 2) == [[3, 4, 2], [0, 1, 2, 3, 4, 0]]
+    for past in cache.past.values():
+        past[1] = np.nan
+    cache.clear(1)
+    assert cache.filled.tolist() == [5, 0, 5]
+    assert held(cache, 1) == [[0] * 3, [0] * 6]
+    assert held(cache, 0) == [[3, 4, 2], [0, 1, 2, 3, 4, 0]]
+
+
+def test_the_front_of_a_cache_is_that_cache(model):
+    cache = HostCache(model, 3, 4)
+    for past, front in zip(cache.past.values(), cache.front(2).values(), strict=True):
+        assert front.shape == (2, *past.shape[1:])
+        assert np.shares_memory(front, past)
+        assert front.flags.c_contiguous  # engines bind to it where it lies
+    assert cache.front(3) is cache.past
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_is_saved_is_loaded_into_another_row(model, dtype):
+    cache = HostCache(model, 2, 8, dtype)
+    positions(cache, 8)
+    pieces = [cache.save(0, 0, 3), cache.save(0, 3, 7)]
+    assert [one.whole for one in pieces] == [True, True]
+    assert [(one.start, one.end) for one in pieces] == [(0, 3), (3, 7)]
+    one_position = sum(past[0, :, 0].nbytes for past in cache.past.values())
+    assert [one.nbytes for one in pieces] == [3 * one_position, 4 * one_position]
+    for past in cache.past.values():
+        past[0] = 0  # a copy does not change with what it was made of
+    other = HostCache(model, 2, 10, dtype)
+    other.load(1, pieces)
+    assert other.filled.tolist() == [0, 7]
+    assert held(other, 1)[0] == [*range(7), 0, 0, 0]
+    assert held(other, 0)[0] == [0] * 10
+
+
+def test_what_another_kind_of_cache_has_saved_is_refused(model):
+    with pytest.raises(ValueError, match="another kind of cache"):
+        HostCache(model, 1, 4).load(0, [object()])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is never changed
+@given(st.integers(1, 9), st.integers(2, 24), st.lists(st.integers(1, 6), max_size=4))
+def test_a_ring_goes_on_where_it_was_saved(model, window, end, more):
+    cache = HostCache(turning(model, window), 2, 48)
+    positions(cache, end)
+    ring = min(window, 48)
+    saved = cache.save(0, 0, end)
+    assert saved.whole
+    cut = cache.save(0, 0, end - 1)
+    assert not cut.whole
+    assert len(cut.arrays) == 2  # of the layer that keeps everything
+    other = HostCache(turning(model, window), 2, 48)
+    other.load(1, [saved])
+    start = end
+    for count in more:
+        positions(cache, start + count, 0, start)
+        positions(other, start + count, 1, start)
+        start += count
+    rings, whole = held(other, 1)
+    assert [rings[p % ring] for p in range(max(start - ring, 0), start)] == [
+        *range(max(start - ring, 0), start)
+    ]
+    assert whole[:start] == [*range(start)]
+    assert held(cache, 0)[1] == whole
+
+
+def test_where_a_saved_layer_begins():
+    assert saved_from(8, 12, filled=12, size=20, capacity=20) == 8
+    assert saved_from(8, 12, filled=16, size=20, capacity=20) == 8
+    assert saved_from(8, 12, filled=12, size=20, capacity=6) == 6
+    assert saved_from(0, 4, filled=4, size=20, capacity=6) == 0
+    assert saved_from(8, 12, filled=13, size=20, capacity=6) is None

@@ -90,3 +90,70 @@ def test_whatever_room_promises_exists(profiles, count, cached, block, rows):
     assert found.block >= block
     assert found.rows >= rows
     assert table.chunk(batch, cache) >= block
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((10, 8, 8), (4, 64)),
+        ((10, 8, 8, 4), (4, 64)),
+        ((10, 8, 8, 3), (1, 64)),
+        ((10, 8, 8, 0), (1, 64)),  # there is no narrower one
+        ((65, 8, 8), (1, 256)),
+    ],
+)
+def test_a_pool_is_the_widest_batch_over_the_smallest_cache(asked, expected):
+    assert TABLE.pool(*asked) == expected
+
+
+def test_a_pool_is_over_the_smallest_cache_whatever_its_batches():
+    table = ProfileTable([profile(1, 8, 256, 8), profile(8, 8, 64, 8)])
+    assert table.pool(10, 8, 8) == (8, 64)
+    assert table.pool(100, 8, 8) == (1, 256)
+
+
+def test_what_no_pool_takes_is_refused():
+    with pytest.raises(RequestError, match="need 257 cached positions"):
+        TABLE.pool(257, 8, 8)
+    with pytest.raises(RequestError, match="no profile takes 33 positions"):
+        TABLE.pool(0, 33, 1)
+
+
+def test_a_table_has_what_smallest_finds():
+    assert TABLE.has(4, 64, 8, 8)
+    assert TABLE.has(4, 64, 32, 1)
+    assert not TABLE.has(4, 64, 32, 8)  # neither of the two shapes is large enough in both
+    assert not TABLE.has(4, 256, 1, 1)
+
+
+def test_widths_are_batches_built_in_the_same_shapes():
+    shapes = [(8, 8), (32, 1)]
+    both = [profile(b, t, 64, r) for b in (1, 2, 4, 8) for t, r in shapes]
+    table = ProfileTable([*both, profile(3, 8, 64, 8), profile(6, 8, 256, 8), profile(1, 8, 0, 8)])
+    assert table.widths(8, 64) == (1, 2, 4, 8)  # three rows could not be prefilled
+    assert table.widths(2, 64) == (1, 2)
+    assert table.widths(3, 64) == (3,)
+    assert table.widths(6, 256) == (6,)
+
+
+@given(PROFILES, st.integers(0, 6), SIZES, SIZES, st.none() | SIZES)
+def test_whatever_a_pool_promises_exists_at_every_width(profiles, cached, block, rows, most):
+    table = ProfileTable(profiles)
+    try:
+        batch, cache = table.pool(cached, block, rows, most)
+    except RequestError:
+        with pytest.raises(RequestError):
+            table.room(1, cached, block, rows)
+        return
+    assert cache >= cached
+    fitting = [p for p in profiles if p.cache >= cached and p.block >= block and p.rows >= rows]
+    assert cache == min(p.cache for p in fitting)
+    same = {p.batch for p in fitting if p.cache == cache}
+    assert batch == max((b for b in same if most is None or b <= most), default=min(same))
+    widths = table.widths(batch, cache)
+    assert widths == tuple(sorted(widths))
+    assert widths[-1] == batch
+    for width in widths:
+        assert table.has(width, cache, block, rows)
+        assert table.smallest(width, cache, block, rows).batch == width
+        assert table.chunk(width, cache) == table.chunk(batch, cache)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlmc_runtime.events import Committed, Finished
+from dlmc_runtime.events import Committed, Finished, TokenLogprob
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.base import Prediction
@@ -133,3 +134,29 @@ def test_streamed_text_is_the_text(read, codec, text, cut, stop, with_eos, keep_
         assert (found.text, found.finish_reason) == (wanted, "stop")
         assert len(found.tokens) == ending.tokens
     assert not [string for string in stop if string in found.text]
+
+
+@pytest.mark.parametrize(("resumed", "cached"), [(0, 0), (4, 4), (7, 6)])
+def test_the_result_tells_how_much_of_the_prompt_another_row_has_stored(
+    manifest, codec, resumed, cached
+):
+    row = Row(Request((1,) * 6, 4, SamplerConfig("sequential")), manifest())
+    row.resumed, row.finished = resumed, True
+    (event,) = Reader(row, codec, 0).advance(0.5)
+    assert isinstance(event, Finished)
+    assert (event.result.cached_tokens, event.result.prompt_tokens) == (cached, 6)
+
+
+def test_probabilities_are_those_of_the_tokens_that_count(manifest, codec):
+    row = Row(Request((1,), 4, SamplerConfig("sequential"), logprobs=0), manifest())
+    told = {position: TokenLogprob(5, -0.5, position, ()) for position in (1, 2, 3, 4)}
+    row.logprobs = {position: told[position] for position in (3, 2, 1, 4)}
+    row.masked[:] = False
+    row.canvas[1:5] = [5, 5, EOS, 5]
+    row.request = replace(row.request, stop=StopRule(frozenset([EOS])))
+    row.look_for_end()
+    row.finished = True
+    *_, event = Reader(row, codec, 0).advance(0.5)
+    assert isinstance(event, Finished)
+    assert event.result.tokens == (5, 5)
+    assert event.result.logprobs == (told[1], told[2])

@@ -178,3 +178,128 @@ def test_a_closed_pool_says_so(pool):
     for use in (cache.contents, lambda: cache.restore(None), lambda: pool.take(1, 2)):
         with pytest.raises(EngineError, match="was closed"):
             use()
+
+
+def both(device, dtype="float32", filled=(9, 5, 0), size=14, window=6):
+    """Return a cache on the device and one on the host that hold the same; one layer is a ring."""
+    ring = LayerCache(key_value_heads=2, head_dim=3, window=window)
+    model = MODEL.model_copy(update={"layers": (ring, *MODEL.caches[1:])})
+    pool = CachePool(device, model, dtype, lambda memory: None)
+    cache, host = pool.take(3, size), HostCache(model, 3, size, dtype)
+    values, places = present(device, dtype, 9, 0)
+    for row, count in enumerate(filled):
+        if count:
+            cache.queue_copies([Store(row, count)], places)
+            device.synchronize()
+            cache.stored([Store(row, count)])
+            host.write(row, count, values)
+    return cache, host
+
+
+def assert_equal(cache, host):
+    assert cache.filled.tolist() == host.filled.tolist()
+    wanted = host.contents().past
+    for name, array in cache.contents().past.items():
+        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_are_moved_and_cleared_as_on_the_host(device, dtype):
+    cache, host = both(device, dtype)
+    assert_equal(cache, host)
+    for source, target in ((1, 2), (0, 1), (2, 0)):
+        cache.move(source, target)
+        host.move(source, target)
+        assert_equal(cache, host)
+    cache.clear(1)
+    host.clear(1)
+    assert_equal(cache, host)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("row", [0, 1])
+def test_rows_are_saved_and_loaded_as_on_the_host(device, dtype, row):
+    cache, host = both(device, dtype)
+    end = int(host.filled[row])
+    spans = [(0, 2), (2, 4), (4, end)]
+    saved = [cache.save(row, *span) for span in spans]
+    wanted = [host.save(row, *span) for span in spans]
+    assert [(one.start, one.end) for one in saved] == spans
+    assert [one.whole for one in saved] == [one.whole for one in wanted] == [False, False, True]
+    assert all(one.nbytes >= other.nbytes for one, other in zip(saved, wanted, strict=True))
+    cache.clear(row)
+    host.clear(row)
+    cache.load(2, saved)
+    host.load(2, wanted)
+    assert_equal(cache, host)
+    assert cache.filled[2] == end
+
+
+def test_what_is_saved_may_go_to_a_cache_of_another_size(device):
+    cache, host = both(device)
+    saved, wanted = [cache.save(0, 0, 9)], [host.save(0, 0, 9)]
+    larger, other = both(device, filled=(0, 0, 0), size=20)
+    larger.load(1, saved)
+    other.load(1, wanted)
+    assert_equal(larger, other)
+
+
+def test_an_empty_cache_can_be_moved_and_cleared(pool):
+    cache = pool.take(2, 0)
+    cache.move(1, 0)
+    cache.clear(0)
+    assert cache.filled.tolist() == [0, 0]
+
+
+def test_memory_of_what_is_saved_goes_with_it(pool, monkeypatch):
+    cache, freed, free = pool.take(2, 8), [], pool.device.free
+
+    def note(address):
+        freed.append(address)
+        free(address)
+
+    monkeypatch.setattr(pool.device, "free", note)
+    cache.filled[0] = 8
+    saved = cache.save(0, 0, 4)
+    address = saved.address
+    assert freed == []
+    del saved
+    gc.collect()
+    assert freed == [address]
+    late = cache.save(0, 4, 8)
+    pool.close()  # the device takes back all there is
+    del late
+    gc.collect()
+    assert freed == [address]
+
+
+def test_what_there_is_no_memory_for_is_not_saved(pool, monkeypatch):
+    cache = pool.take(1, 4)
+    cache.filled[0] = 4
+
+    def full(size):
+        raise MemoryError
+
+    monkeypatch.setattr(pool.device, "allocate", full)
+    with pytest.raises(MemoryError):
+        cache.save(0, 0, 4)
+
+
+def test_what_another_kind_of_cache_has_saved_is_refused(device):
+    cache, host = both(device)
+    with pytest.raises(ValueError, match="another kind of cache"):
+        cache.load(1, [host.save(0, 0, 4)])
+
+
+def test_rows_of_a_closed_pool_stay_as_they_are(device):
+    cache, _ = both(device)
+    saved = cache.save(1, 0, 5)
+    cache._pool.close()
+    for use in (
+        lambda: cache.move(0, 1),
+        lambda: cache.clear(0),
+        lambda: cache.save(0, 0, 4),
+        lambda: cache.load(0, [saved]),
+    ):
+        with pytest.raises(EngineError, match="was closed"):
+            use()

@@ -55,3 +55,43 @@ def test_idle_steps_are_skipped_until_one_is_not(manifest):
     row = Row(Request((1,), 4, config), manifest("full"))
     assert row.step > 0  # Dream's first steps commit none of four positions over twelve steps
     assert not row.sampler.idle(row.state())
+
+
+def pieces(row):
+    """Return where the pieces of a row's cache end."""
+    ends, end = [], row.regime.piece_end(0)
+    while end is not None and end <= len(row.canvas) and (not ends or end > ends[-1]):
+        ends.append(end)
+        end = row.regime.piece_end(end)
+    return ends
+
+
+ANSWER = {"regime": "block", "block_length": 4, "aligned_to": "answer"}
+CAUSAL = {"regime": "context", "block_length": 8, "aligned_to": "answer", "last_block": "cut"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "sampler", "changes", "prompt_end", "ends"),
+    [
+        (6, 4, "low_confidence", {"regime": "block"}, 4, [4, 8, 12]),
+        (8, 4, "low_confidence", {"regime": "block"}, 8, [4, 8, 12]),
+        (6, 4, "low_confidence", {"regime": "block", "attention": ANSWER}, 6, [2, 6, 10]),
+        (70, 9, "low_confidence", {"regime": "context", "attention": CAUSAL}, 70, [32, 64]),
+        (70, 9, "autoregressive", {"regime": "context", "attention": CAUSAL}, 70, [32, 64]),
+        (6, 4, "low_confidence", {"regime": "full"}, 0, []),
+    ],
+)
+def test_a_cache_falls_into_pieces(manifest, prompt, count, sampler, changes, prompt_end, ends):
+    row = Row(Request((7,) * prompt, count, SamplerConfig(sampler)), manifest(**changes))
+    assert row.regime.prompt_end == prompt_end
+    assert pieces(row) == ends
+
+
+def test_the_pieces_of_a_prompt_are_those_of_every_text_that_begins_with_it(manifest):
+    config = SamplerConfig("low_confidence")
+    for changes in ({"regime": "block"}, {"regime": "context", "attention": CAUSAL}):
+        made = manifest(**changes)
+        longest = pieces(Row(Request((7,) * 90, 8, config), made))
+        for length in (1, 4, 33, 64, 89):
+            own = pieces(Row(Request((7,) * length, 8, config), made))
+            assert own == longest[: len(own)]

@@ -238,3 +238,10 @@ def test_padding_of_a_batch_denoises_nothing(run):
     _, engine, _, _ = run([[1, 2, 3, 4]] * 2, SURE)
     assert not any(one["denoising"][1] for one in engine.fed)
     assert not any(one["temperature"][1] for one in engine.fed)
+
+
+def test_pieces_are_those_of_a_causal_cache(manifest):
+    tokens = {"mask": None, "stop": (60,), "pad": 61, "suppressed": ()}
+    row = Row(Request((7,) * 40, 4, SamplerConfig("renoise")), manifest("context", tokens=tokens))
+    assert row.regime.prompt_end == 40
+    assert [row.regime.piece_end(position) for position in (0, 31, 32, 40)] == [32, 32, 64, 64]
