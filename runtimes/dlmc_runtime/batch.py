@@ -172,11 +172,11 @@ class Batch:
         return width
 
     def fill(self, indices: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Return how many of these rows to feed together, first ones first, and in which width.
+        """Return which of these rows to feed together, in their order, and in which width.
 
-        They are brought to the front for it, and those that were there take their places. It is
-        all of them where they need half of a width at least, else as many as fill a narrower one:
-        two that feed much of their own would cost as much as eight.
+        It is all of them where they need at least half of a width, else as many as fill a narrower
+        one: a long prompt would cost as much as a batch of them. They are brought to the front for
+        it, and those that were there take their places.
         """
         if any(self.rows[index].slots > 1 for index in self.active):  # pairs stay side by side
             return indices, self.narrow()
@@ -205,6 +205,9 @@ class Batch:
             if self.places[other] == slot:
                 self.cache.move(slot, place)
                 self.places[other] = place
+        if slot in self._spoiled:
+            self.cache.clear(slot)
+            self._spoiled.discard(slot)
         self.cache.load(slot, saved)
         self.places[index] = slot
 

@@ -267,3 +267,92 @@ def test_as_many_go_together_as_there_is_a_shape_for(manifest):
     assert as_many_as_fit(table, [row(8)] * 6) == 4
     assert as_many_as_fit(table, [row(8), row(20), row(20)]) == 2
     assert as_many_as_fit(table, [row(14), row(8, 8)]) == 1
+
+
+def marked(batch):
+    """Let every slot hold its own number."""
+    for slot in range(batch.size):
+        for past in batch.cache.past.values():
+            past[slot] = slot
+    batch.cache.filled[:] = 8
+    for row in batch.rows:
+        row.cached = 8
+
+
+def held(batch):
+    past = next(iter(batch.cache.past.values()))
+    return [float(past[slot, 0, 0, 0]) for slot in range(batch.size)]
+
+
+def test_a_row_that_feeds_much_comes_to_the_front_and_takes_its_cache_with_it(made):
+    batch = made(4)
+    joined(batch, 1, 1, 1, 1)
+    marked(batch)
+    assert batch.fill([2]) == ([2], 1)
+    assert batch.places == [2, 1, 0, 3]
+    assert held(batch) == [2, 1, 0, 3]
+    assert batch.fill([2]) == ([2], 1)
+    assert held(batch) == [2, 1, 0, 3]
+
+
+def test_rows_come_to_slots_that_nobody_needs_and_find_nothing_spoiled_there(made):
+    batch = made(8)
+    rows, _ = joined(batch, *[1] * 5)
+    marked(batch)
+    for past in batch.cache.past.values():
+        past[0] = np.nan
+    batch.leave(rows[0], spoiled=True)
+    assert batch.fill([3]) == ([3], 1)
+    assert batch.places == [1, 2, 3, 0]
+    assert all(np.isfinite(past[0]).all() for past in batch.cache.past.values())
+    assert held(batch)[:4] == [4, 1, 2, 3]
+
+
+def test_as_many_rows_as_need_half_of_a_width_are_fed_together(made):
+    batch = made(8, widths(1, 8))
+    joined(batch, *[1] * 8)
+    assert batch.fill([2, 5, 7]) == ([2], 1)
+    assert batch.fill([1, 2, 5, 7]) == ([1, 2, 5, 7], 8)
+    even = made(8)
+    joined(even, *[1] * 8)
+    assert even.fill([2, 5, 7]) == ([2, 5, 7], 4)
+    assert sorted(even.places[index] for index in (2, 5, 7)) < [4]
+    assert sorted(even.places) == [*range(8)]
+
+
+def test_pairs_stay_where_they_are(made):
+    batch = made(4)
+    joined(batch, 1, 2, 1)
+    assert batch.fill([2]) == ([2], 4)
+    assert batch.places == [0, 1, 3]
+
+
+def test_rows_stay_where_they_are_without_memory_to_exchange_them(made, monkeypatch):
+    batch = made(4)
+    joined(batch, 1, 1, 1, 1)
+    marked(batch)
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(batch.cache, "save", full)
+    assert batch.fill([2]) == ([2], 4)
+    assert held(batch) == [0, 1, 2, 3]
+    assert batch.places == [0, 1, 2, 3]
+
+
+def test_a_long_prompt_beside_others_is_fed_alone(made):
+    batch = made(4)
+    joined(batch, 1, 1, 1)
+    decode.step(batch)
+    long = batch.row(prompt=[7] * 20)
+    batch.join(long)
+    decode.step(batch)
+    profile, stores, ids = batch.engine.calls[-1]
+    assert (profile.batch, profile.block, profile.rows) == (1, 16, 1)
+    assert [(store.row, store.count) for store in stores] == [(0, 16)]
+    assert ids[0].tolist() == [7] * 16
+    while batch.active:
+        decode.step(batch)
+    for row in batch.rows:
+        assert row.answer() == SCRIPT[row.prompt_length :][:4].tolist()
