@@ -43,11 +43,12 @@ def test_of_two_hundred_requests_at_once_none_is_lost_and_each_is_as_if_alone(ti
             "seed": i,
             "diffusion": {"ignore_eos": True},
         }
-        for i, prompt in enumerate(prompts(200))
+        for i, prompt in enumerate(prompts(40))
     ]
-    responses = asyncio.run(ask_all(tiny.url, bodies, 200))
+    responses = asyncio.run(ask_all(tiny.url, bodies * 5, 200))
     assert [response.status_code for response in responses] == [200] * 200
-    for body, response in zip(bodies, responses, strict=True):
+    texts = [response.json()["choices"][0]["text"] for response in responses]
+    for i, body in enumerate(bodies):
         alone = generator.generate(
             body["prompt"],
             max_new_tokens=body["max_tokens"],
@@ -55,7 +56,7 @@ def test_of_two_hundred_requests_at_once_none_is_lost_and_each_is_as_if_alone(ti
             seed=body["seed"],
             ignore_eos=True,
         )
-        assert response.json()["choices"][0]["text"] == alone.text
+        assert texts[i :: len(bodies)] == [alone.text] * 5
 
 
 def test_where_too_many_come_some_are_told_to_come_again(live, letters):
@@ -97,21 +98,22 @@ def test_memory_is_flat_however_many_requests_come(live, letters):
             "stream": i % 2 == 0,
             "diffusing": i % 4 == 0,
         }
-        for i in range(200)
+        for i in range(100)
     ]
 
     def round_of_requests():
         responses = asyncio.run(ask_all(running.url, bodies, 16))
         assert all(response.status_code == 200 for response in responses)
+        running.engine.engine.calls.clear()  # what the double remembers
         gc.collect()
         return _resident(), len(gc.get_objects())
 
-    round_of_requests()
+    round_of_requests()  # what is made once
     first, objects = round_of_requests()
     last, later = round_of_requests()
     assert last - first < 8 << 20
-    assert later - objects < 2000
+    assert later - objects < 500
     statistics = running.served.scheduler.statistics()
-    assert statistics.finished["length"] == 600
+    assert statistics.finished["length"] == 300
     assert statistics.active == statistics.waiting == 0
     assert running.app.state.site.active == 0

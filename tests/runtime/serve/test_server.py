@@ -153,7 +153,8 @@ def test_a_second_signal_ends_a_server_at_once(process):
     child, url = process("--drain-timeout", "600")
     many = {**LONG, "prompt": [LONG["prompt"]] * 64, "stream": True}
     with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=WAIT) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # which hang up once nobody holds them
+        next(lines)
         child.send_signal(signal.SIGINT)
         while httpx.get(f"{url}/health", timeout=WAIT).status_code == 200:
             time.sleep(0.01)
@@ -168,7 +169,8 @@ def test_a_server_that_was_killed_can_be_started_again(process):
     with httpx.stream(
         "POST", f"{url}/v1/completions", json={**LONG, "stream": True}, timeout=WAIT
     ) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # which hang up once nobody holds them
+        next(lines)
         child.kill()
         assert child.wait(WAIT) == -signal.SIGKILL
     port = url.rpartition(":")[2]
