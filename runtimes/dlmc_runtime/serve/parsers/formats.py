@@ -17,7 +17,7 @@ THINKING: tuple[Thinking, ...] = (
 """Markers of reasoning; the first row whose closing marker a bundle has is its own."""
 
 CALLS: tuple[Calls, ...] = (
-    Calls("<|tool_call>", "<tool_call|>", gemma_calls.read, gemma_calls.closes),
+    Calls("<|tool_call>", "<tool_call|>", gemma_calls.read, gemma_calls.closes, (gemma_calls.QUOTE,)),
     # Nemotron: a list of calls between one pair of markers.
     Calls("<TOOLCALL>", "</TOOLCALL>", json_calls.read, json_calls.closes),
     # Hermes: Qwen and what descends from it, and LLaDA2, which has it from Ling.
@@ -42,6 +42,13 @@ class Format:
     thinking: Thinking | None
     calls: Calls
     specials: frozenset[str] = frozenset()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Everything that means something in the text of an answer."""
+        thinking = (self.thinking.opening, self.thinking.closing) if self.thinking else ()
+        calls = (self.calls.opening, self.calls.closing) if self.calls.opening else ()
+        return (*thinking, *calls, *self.calls.within)
 
     def opens_thought(self, prompt: str) -> bool:
         """Return whether a rendered prompt ends within a thought, so that the answer begins there.

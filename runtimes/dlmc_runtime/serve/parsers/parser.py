@@ -30,12 +30,14 @@ class Calls:
         closing: the same.
         read: returns the calls that a text is, None where it is something else.
         closes: whether a text is one that ``closing`` may follow: it may be within a string.
+        within: other texts that mean something between them.
     """
 
     opening: str
     closing: str
     read: Read
     closes: Callable[[str], bool]
+    within: tuple[str, ...] = ()
 
 
 class Parser:
