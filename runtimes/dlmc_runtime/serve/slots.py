@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from dlmc_runtime.events import Result
 from dlmc_runtime.infill import Hole, Part
 from dlmc_runtime.manifest import Manifest
-from dlmc_runtime.serve.errors import FieldError
+from dlmc_runtime.row import Request
+from dlmc_runtime.serve import fields
+from dlmc_runtime.serve.errors import FieldError, blame
+from dlmc_runtime.serve.models import Served
 from dlmc_runtime.text import TextCodec
 
 MAX_SLOTS = 64
@@ -82,6 +85,64 @@ class Slots:
     def filled(self, texts: dict[str, str]) -> str:
         """Return the whole text, its slots filled."""
         return "".join(texts[part.name] if isinstance(part, Slot) else part for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A template that became requests.
+
+    Attributes:
+        served: the model that fills it.
+        read: the template.
+        requests: one for each answer.
+    """
+
+    served: Served
+    read: Slots
+    requests: list[Request]
+
+    def slots(self, result: Result) -> dict[str, str]:
+        """Return what an answer put into each slot."""
+        return self.read.texts(result, self.served.generator.manifest, self.served.text)
+
+
+def fill(served: Served, template: str, body: fields.Generation) -> Filling:
+    """Return the requests that fill a template.
+
+    Raises:
+        FieldError: the template is wrong, or the model cannot fill it.
+    """
+    if body.max_tokens is not None:
+        problem = "the slots of a template say how long they may be"
+        raise FieldError("max_tokens", problem, "write <slot name=who max=8/>")
+    return filling(served, parse(template), body, "template")
+
+
+def filling(served: Served, read: Slots, body: fields.Generation, param: str) -> Filling:
+    """Return the requests that fill slots; ``param`` is the field they come from.
+
+    Raises:
+        FieldError: the model cannot fill them.
+    """
+    manifest = served.generator.manifest
+    grows = manifest.tokens.expand is not None
+    if fields.ignore_eos(body):
+        raise FieldError("diffusion.ignore_eos", "a span has a length, and no end before it")
+    if grows and body.reasoning_effort not in (None, "medium"):
+        problem = f"{manifest.family} fills its spans one position a forward"
+        raise FieldError("reasoning_effort", problem, "leave it out")
+    config = fields.sampler(served, body)
+    requests = []
+    for seed in fields.seeds(body):
+        with blame(param):
+            request = served.generator.infill_request(
+                read.template(manifest),
+                max_new_tokens=read.length if grows else None,
+                sampler=config,
+                seed=seed,
+            )
+        requests.append(request)
+    return Filling(served, read, requests)
 
 
 def parse(template: str, param: str = "template") -> Slots:

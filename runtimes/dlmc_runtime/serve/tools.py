@@ -57,7 +57,7 @@ class ChosenTool(Body):
 
 
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
-Choice = Literal["none", "auto", "required"] | ChosenTool
+ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Toolbox:
 
 
 def toolbox(
-    tools: Sequence[Tool] | None, choice: Choice | None, *, several: bool | None
+    tools: Sequence[Tool] | None, choice: ToolChoice | None, *, several: bool | None
 ) -> Toolbox:
     """Return what a request says about tools.
 

@@ -17,7 +17,9 @@ THINKING: tuple[Thinking, ...] = (
 """Markers of reasoning; the first row whose closing marker a bundle has is its own."""
 
 CALLS: tuple[Calls, ...] = (
-    Calls("<|tool_call>", "<tool_call|>", gemma_calls.read, gemma_calls.closes, (gemma_calls.QUOTE,)),
+    Calls(
+        "<|tool_call>", "<tool_call|>", gemma_calls.read, gemma_calls.closes, (gemma_calls.QUOTE,)
+    ),
     # Nemotron: a list of calls between one pair of markers.
     Calls("<TOOLCALL>", "</TOOLCALL>", json_calls.read, json_calls.closes),
     # Hermes: Qwen and what descends from it, and LLaDA2, which has it from Ling.
