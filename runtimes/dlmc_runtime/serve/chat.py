@@ -237,6 +237,12 @@ class Speaker:
         found = self._parser.feed(text)
         return self._gate.let([*found, *(self._parser.end() if last else ())])
 
+    async def listen(self, text: str, *, last: bool) -> list[Delta]:
+        """Do the same without holding up others while arguments are checked."""
+        if not self._gate.checks:
+            return self.hear(text, last=last)
+        return await run_in_threadpool(self.hear, text, last=last)
+
 
 router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
@@ -261,14 +267,14 @@ async def answer(body: ChatBody, http: Request) -> Response:
     if body.stream:
         return stream.EventStream(run, _events(run, made), site.settings.stall_seconds)
     results = await run.results(http)
-    choices = [_choice(made, index, result) for index, result in enumerate(results)]
+    choices = [await _choice(made, index, result) for index, result in enumerate(results)]
     usage = answers.usage(results, fields.count(body))
     return JSONResponse(made.completion(*choices, streamed=False, usage=usage))
 
 
-def _choice(made: Plan, index: int, result: Result) -> Choice:
+async def _choice(made: Plan, index: int, result: Result) -> Choice:
     speaker = Speaker(made)
-    said = chat_answers.message(speaker.hear(result.text, last=True))
+    said = chat_answers.message(await speaker.listen(result.text, last=True))
     return made.finished(index, result, speaker.calls, message=said)
 
 
@@ -285,7 +291,7 @@ async def _events(run: Run, made: Plan) -> AsyncGenerator[dict[str, Any], None]:
             unchanged = Choice(index=index, delta=Message())
             yield made.completion(unchanged, streamed=True, diffusion=canvas)
         calls = speaker.calls
-        deltas = speaker.hear(update.text, last=update.result is not None)
+        deltas = await speaker.listen(update.text, last=update.result is not None)
         for piece in chat_answers.pieces(deltas, calls):
             yield made.completion(Choice(index=index, delta=piece), streamed=True)
         if update.result is not None:

@@ -1,16 +1,12 @@
 """Tools: which functions an answer may call, which it must, and whether a call is a good one."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
 from pydantic import Field
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
+from dlmc_runtime.serve.arguments import Check
 from dlmc_runtime.serve.errors import FieldError
 from dlmc_runtime.serve.fields import Body
 from dlmc_runtime.serve.messages import Name
@@ -18,8 +14,6 @@ from dlmc_runtime.serve.parsers.deltas import Call, Content, Delta
 
 MAX_TOOLS = 128
 MAX_DESCRIPTION = 1 << 16
-# Python's regular expressions can take forever; what a schema is enforced with cannot.
-_SLOW = ("pattern", "patternProperties")
 
 
 class Function(Body):
@@ -69,12 +63,14 @@ class Toolbox:
         callable: those it may call, by name.
         required: whether it must call one.
         several: whether it may call more than one.
+        checks: what the calls of strict functions must pass, by name.
     """
 
     tools: Sequence[Tool] = ()
     callable: Mapping[str, Function] = field(default_factory=dict)
     required: bool = False
     several: bool = True
+    checks: Mapping[str, Check] = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
@@ -107,8 +103,6 @@ def toolbox(
     if not given and several is not None:
         raise FieldError("parallel_tool_calls", "there are no tools to call", "give tools")
     required = choice == "required" or isinstance(choice, ChosenTool)
-    for index, tool in enumerate(given):
-        _check(tool.function, f"tools.{index}.function", required=required)
     if isinstance(choice, ChosenTool):
         name = choice.function.name
         if name not in by_name:
@@ -116,29 +110,31 @@ def toolbox(
         by_name = {name: by_name[name]}
     if choice == "none":
         by_name = {}
-    return Toolbox(given, by_name, required, several is not False)
+    box = Toolbox(given, by_name, required, several is not False)
+    return replace(box, checks=_checks(box))
 
 
-def _check(function: Function, where: str, *, required: bool) -> None:
-    if function.parameters is None or not function.strict or required:
-        return  # what is required is compiled, which says what is wrong with it
-    try:
-        Draft202012Validator.check_schema(function.parameters)
-    except (SchemaError, RecursionError) as error:
-        reason = error.message if isinstance(error, SchemaError) else "it is nested too deeply"
-        raise FieldError(f"{where}.parameters", reason[:200], "give a JSON schema") from None
-    if _holds(function.parameters, _SLOW):
-        raise FieldError(
-            f"{where}.strict",
-            f"{' and '.join(_SLOW)} are not checked in calls that the model may leave out",
-            "use tool_choice required, or leave strict out",
-        )
+def _checks(box: Toolbox) -> dict[str, Check]:
+    """Return what checks the calls of strict functions that the model may leave out.
 
-
-def _holds(value: Any, names: Sequence[str]) -> bool:
-    if isinstance(value, dict):
-        return any(name in value for name in names) or _holds(list(value.values()), names)
-    return isinstance(value, list) and any(_holds(one, names) for one in value)
+    Raises:
+        FieldError: a schema is none, or cannot be checked.
+    """
+    if box.required:  # what is required is compiled, and so enforced
+        return {}
+    found: dict[str, Check] = {}
+    for index, function in enumerate(tool.function for tool in box.tools):
+        if not function.strict or function.parameters is None or function.name not in box.names:
+            continue
+        try:
+            found[function.name] = Check(function.parameters)
+        except ValueError as error:
+            raise FieldError(
+                f"tools.{index}.function.strict",
+                f"calls of {function.name} cannot be checked against its parameters: {error}",
+                "use tool_choice required, which enforces them, or leave strict out",
+            ) from None
+    return found
 
 
 class Gate:
@@ -151,11 +147,11 @@ class Gate:
     def __init__(self, tools: Toolbox) -> None:
         self.calls = 0
         self._tools = tools
-        self._validators = {
-            name: Draft202012Validator(function.parameters, registry=Registry())
-            for name, function in tools.callable.items()
-            if function.strict and function.parameters is not None
-        }
+
+    @property
+    def checks(self) -> bool:
+        """Whether calls are checked, which takes a while."""
+        return bool(self._tools.checks)
 
     def let(self, deltas: Sequence[Delta]) -> list[Delta]:
         """Return what is to be reported of deltas."""
@@ -164,18 +160,9 @@ class Gate:
             if self.calls and not self._tools.several:
                 break
             one = delta
-            if isinstance(delta, Call) and not self._accepts(delta):
-                one = Content(json.dumps({"name": delta.name, "arguments": delta.arguments}))
+            check = self._tools.checks.get(delta.name) if isinstance(delta, Call) else None
+            if isinstance(delta, Call) and check and not check.accepts(delta.arguments):
+                one = Content(f"{delta.name}({delta.arguments})")
             self.calls += isinstance(one, Call)
             found.append(one)
         return found
-
-    def _accepts(self, call: Call) -> bool:
-        validator = self._validators.get(call.name)
-        if validator is None:
-            return True
-        try:
-            validator.validate(json.loads(call.arguments))
-        except (ValidationError, Unresolvable, RecursionError):
-            return False
-        return True
