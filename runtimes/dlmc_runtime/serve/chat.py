@@ -103,8 +103,12 @@ class Plan:
 
     def parser(self) -> Parser:
         """Return a parser for one answer."""
+        specials = self.style.specials
         if self.enforced:
-            return Parser(specials=self.style.specials)
+            return Parser(specials=specials)
+        if self.toolbox.required:
+            calls = calling.form(self.style)
+            return Parser(calls=calls, names=self.toolbox.names, specials=specials)
         return self.style.parser(self.prompt, self.toolbox.names)
 
     def completion(self, *choices: Choice, streamed: bool, **more: Any) -> dict[str, Any]:
@@ -152,9 +156,10 @@ def plan(served: Served, body: ChatBody, site: Site) -> Plan:
     most = fields.room(served, len(prompt.ids), body, param="messages")
     more = _extras(served, body, style, box)
     config = fields.sampler(served, body)
+    param = "response_format" if enforced else "tool_choice" if box.required else "messages"
     requests = []
     for seed in fields.seeds(body):
-        with errors.blame("messages"):
+        with errors.blame(param):
             request = served.generator.request(
                 prompt.ids,
                 max_new_tokens=most,

@@ -13,6 +13,7 @@ from dlmc_runtime.serve.messages import Name
 from dlmc_runtime.serve.parsers.deltas import Call, Content, Delta
 
 MAX_TOOLS = 128
+MAX_REQUIRED = 4  # calls of an answer that must call, where it may call several
 MAX_DESCRIPTION = 1 << 16
 
 
@@ -62,7 +63,8 @@ class Toolbox:
         tools: all that the model is told about.
         callable: those it may call, by name.
         required: whether it must call one.
-        several: whether it may call more than one.
+        several: whether more than one call is reported.
+        most: how many calls it makes at most where it must make one.
         checks: what the calls of strict functions must pass, by name.
     """
 
@@ -70,6 +72,7 @@ class Toolbox:
     callable: Mapping[str, Function] = field(default_factory=dict)
     required: bool = False
     several: bool = True
+    most: int = 1
     checks: Mapping[str, Check] = field(default_factory=dict)
 
     @property
@@ -110,7 +113,8 @@ def toolbox(
         by_name = {name: by_name[name]}
     if choice == "none":
         by_name = {}
-    box = Toolbox(given, by_name, required, several is not False)
+    most = MAX_REQUIRED if several and choice == "required" else 1
+    box = Toolbox(given, by_name, required, several is not False, most)
     return replace(box, checks=_checks(box))
 
 

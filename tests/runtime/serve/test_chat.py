@@ -1,5 +1,7 @@
 import json
+import re
 
+import jsonschema
 import pytest
 import speaking
 from openai import BadRequestError, OpenAI
@@ -312,3 +314,94 @@ def test_the_tiny_sdar_answers_openai_s_client(tiny):
     assert joined(stream)[0] == whole.choices[0].message.content != ""
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
     assert json.loads(whole.model_dump_json())["usage"]["tokens_per_forward"] > 0
+
+
+@pytest.mark.parametrize("manner", ["hermes", "gemma"])
+def test_a_call_that_is_required_is_made(model, manner):
+    asked = model(manner)
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        answer = asked.says("Hello there.", tools=[WEATHER, NOW], tool_choice=choice)
+        (one,) = answer.choices
+        (call,) = one.message.tool_calls
+        assert one.message.content is None
+        assert one.finish_reason == "tool_calls"
+        assert call.function.name in ("weather", "now")
+        arguments = json.loads(call.function.arguments)
+        if call.function.name == "weather":
+            assert isinstance(arguments["place"], str)
+            assert arguments.keys() <= {"place", "days"}
+
+
+def test_the_call_that_the_model_would_make_is_the_one_that_is_required(hermes):
+    text = CALL.replace("Köln", "<think>")
+    answer = hermes.says(text, tools=[WEATHER], tool_choice="required", stream=True)
+    assert joined(answer) == ("", "", [("weather", '{"place": "<think>"}')], ["tool_calls"])
+    assert hermes.prompt(tools=[WEATHER], tool_choice="required").prompt.endswith("</think>\n\n")
+
+
+def test_several_calls_may_be_required(hermes):
+    fields = {"tools": [WEATHER], "tool_choice": "required"}
+    both = f"{CALL}\n{CALL}"
+    answer = hermes.says(both, **fields, parallel_tool_calls=True)
+    assert len(answer.choices[0].message.tool_calls) == 2
+    assert len(hermes.says(both, **fields).choices[0].message.tool_calls) == 1
+
+
+def test_what_cannot_be_enforced_is_refused_by_name(hermes):
+    parameters = {"type": "object", "properties": {"a": {"not": {"type": "null"}}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    param, message = hermes.refuses(tools=[NOW, tool], tool_choice="required")
+    assert param == "tools.1.function.parameters"
+    assert "not" in message
+    param, message = hermes.refuses(tools=[WEATHER], tool_choice="required", max_tokens=5)
+    assert param == "tool_choice"
+    assert "shortest" in message
+    opened = {"extra_body": {"chat_template_kwargs": {"opened": True}}}
+    param, message = hermes.refuses(tools=[WEATHER], tool_choice="required", **opened)
+    assert param == "chat_template_kwargs"
+
+
+def test_strict_calls_validate_or_are_content(hermes):
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    assert hermes.says(CALL, tools=[strict]).choices[0].message.tool_calls
+    wrong = CALL.replace("place", "town")
+    message = hermes.says(wrong, tools=[strict]).choices[0].message
+    assert message.tool_calls is None
+    assert message.content == 'weather({"town": "Köln"})'
+    assert hermes.says(wrong, tools=[WEATHER]).choices[0].message.tool_calls
+    strict["function"]["parameters"] = {"properties": {"a": {"pattern": "(a+)+"}}}
+    assert hermes.refuses(tools=[strict])[0] == "tools.0.function.strict"
+
+
+FORMATS = [
+    ({"type": "regex", "pattern": "[0-9]{3}-(yes|no)"}, "Hello"),
+    ({"type": "json_object"}, '{"a": "<think>", "b": [1, 2]}'),
+    (
+        {
+            "type": "json_schema",
+            "json_schema": {"name": "weather", "schema": WEATHER["function"]["parameters"]},
+        },
+        "Certainly! Here it is",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), FORMATS)
+def test_a_format_is_kept(hermes, form, text):
+    content = hermes.says(text, response_format=form, max_tokens=60).choices[0].message.content
+    if form["type"] == "regex":
+        assert re.fullmatch(form["pattern"], content)
+    elif form["type"] == "json_object":
+        assert json.loads(content) == json.loads(text)
+    else:
+        jsonschema.validate(json.loads(content), form["json_schema"]["schema"])
+    answer = hermes.says(text, response_format=form, max_tokens=60, stream=True)
+    assert joined(answer)[0] == content
+
+
+def test_formats_that_cannot_be_kept_are_refused(hermes):
+    form = {"type": "regex", "pattern": "(a"}
+    assert hermes.refuses(response_format=form)[0] == "response_format"
+    form = {"type": "regex", "pattern": "a{100}"}
+    assert hermes.refuses(response_format=form, max_tokens=9)[0] == "response_format"
+    assert hermes.refuses(response_format={"type": "json_object"}, stop="x")[0] == "response_format"

@@ -21,13 +21,25 @@ CALLS: tuple[Calls, ...] = (
         "<|tool_call>", "<tool_call|>", gemma_calls.read, gemma_calls.closes, (gemma_calls.QUOTE,)
     ),
     # Nemotron: a list of calls between one pair of markers.
-    Calls("<TOOLCALL>", "</TOOLCALL>", json_calls.read, json_calls.closes),
+    Calls(
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        json_calls.read,
+        json_calls.closes,
+        frame=("<TOOLCALL>[", ", ", "]</TOOLCALL>"),
+    ),
     # Hermes: Qwen and what descends from it, and LLaDA2, which has it from Ling.
-    Calls("<tool_call>", "</tool_call>", json_calls.read, json_calls.closes),
+    Calls(
+        "<tool_call>",
+        "</tool_call>",
+        json_calls.read,
+        json_calls.closes,
+        frame=("<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>"),
+    ),
 )
 """Formats of calls; the first row whose opening marker a bundle has is its own."""
 
-BARE = Calls("", "", json_calls.read, json_calls.closes)
+BARE = Calls("", "", json_calls.read, json_calls.closes, frame=("[", ", ", "]"))
 """The format of models without markers, such as Llama 3: an answer that is JSON and a call."""
 
 

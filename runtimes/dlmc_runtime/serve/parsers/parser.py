@@ -31,6 +31,8 @@ class Calls:
         read: returns the calls that a text is, None where it is something else.
         closes: whether a text is one that ``closing`` may follow: it may be within a string.
         within: other texts that mean something between them.
+        frame: what stands before calls written as JSON objects, between them, and behind them;
+            None where calls are written in another way.
     """
 
     opening: str
@@ -38,6 +40,7 @@ class Calls:
     read: Read
     closes: Callable[[str], bool]
     within: tuple[str, ...] = ()
+    frame: tuple[str, str, str] | None = None
 
 
 class Parser:
