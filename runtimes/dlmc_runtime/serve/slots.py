@@ -1,7 +1,7 @@
 """Templates with named slots: ``Dear <slot name=who max=8/>, …``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dlmc_runtime.events import Result
@@ -41,10 +41,10 @@ class Slots:
     """A template that was read.
 
     Attributes:
-        parts: its texts and slots, in order.
+        parts: its texts and slots, in order; texts may be token ids.
     """
 
-    parts: tuple[str | Slot, ...]
+    parts: tuple[str | list[int] | Slot, ...]
 
     @property
     def slots(self) -> list[Slot]:
@@ -82,9 +82,11 @@ class Slots:
             found[slot.name] = codec.decode(ids[:count])
         return found
 
-    def filled(self, texts: dict[str, str]) -> str:
-        """Return the whole text, its slots filled."""
-        return "".join(texts[part.name] if isinstance(part, Slot) else part for part in self.parts)
+    def filled(self, texts: Mapping[str, str]) -> str:
+        """Return the whole text of a template of texts, its slots filled."""
+        return "".join(
+            texts[part.name] if isinstance(part, Slot) else str(part) for part in self.parts
+        )
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,9 @@ def parse(template: str, param: str = "template") -> Slots:
     return Slots(tuple(part for part in parts if part != ""))
 
 
-def combined(texts: Sequence[str | Slot]) -> Slots:
-    """Return a template made of texts and slots, such as a prefix, a middle and a suffix."""
-    return Slots(tuple(part for part in texts if part != ""))
+def combined(parts: Sequence[str | list[int] | Slot]) -> Slots:
+    """Return a template made of parts, such as a prefix, a middle and a suffix."""
+    return Slots(tuple(part for part in parts if part))
 
 
 def _text(text: str) -> str:

@@ -1,5 +1,6 @@
 import json
 import re
+from functools import cache
 
 import jsonschema
 import pytest
@@ -63,9 +64,14 @@ class Model:
         return caught.value.param, caught.value.body["message"]
 
 
+@pytest.fixture(scope="module")
+def generators(manifest, scripted):
+    return cache(lambda manner: speaking.generator(manner, manifest, scripted))
+
+
 @pytest.fixture
-def model(manifest, scripted, serving):
-    return lambda manner: Model(serving(speaking.generator(manner, manifest, scripted)))
+def model(generators, serving):
+    return lambda manner: Model(serving(generators(manner)))
 
 
 @pytest.fixture
@@ -375,7 +381,6 @@ def test_strict_calls_validate_or_are_content(hermes):
 
 FORMATS = [
     ({"type": "regex", "pattern": "[0-9]{3}-(yes|no)"}, "Hello"),
-    ({"type": "json_object"}, '{"a": "<think>", "b": [1, 2]}'),
     (
         {
             "type": "json_schema",
@@ -391,8 +396,6 @@ def test_a_format_is_kept(hermes, form, text):
     content = hermes.says(text, response_format=form, max_tokens=60).choices[0].message.content
     if form["type"] == "regex":
         assert re.fullmatch(form["pattern"], content)
-    elif form["type"] == "json_object":
-        assert json.loads(content) == json.loads(text)
     else:
         jsonschema.validate(json.loads(content), form["json_schema"]["schema"])
     answer = hermes.says(text, response_format=form, max_tokens=60, stream=True)
@@ -404,4 +407,13 @@ def test_formats_that_cannot_be_kept_are_refused(hermes):
     assert hermes.refuses(response_format=form)[0] == "response_format"
     form = {"type": "regex", "pattern": "a{100}"}
     assert hermes.refuses(response_format=form, max_tokens=9)[0] == "response_format"
-    assert hermes.refuses(response_format={"type": "json_object"}, stop="x")[0] == "response_format"
+    form = {"type": "regex", "pattern": "a{9}"}
+    assert hermes.refuses(response_format=form, stop="x")[0] == "response_format"
+
+
+def test_an_object_may_hold_what_looks_like_a_marker(hermes, monkeypatch):
+    compiler = hermes.served.generator.constraints
+    small = compiler.regex(r'\{"a": "[a-z<>]{0,9}"\}')  # all objects take seconds to compile
+    monkeypatch.setattr(compiler, "json_object", lambda: small)
+    answer = hermes.says('{"a": "<think>"}', response_format={"type": "json_object"})
+    assert json.loads(answer.choices[0].message.content) == {"a": "<think>"}
