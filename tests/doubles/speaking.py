@@ -1,13 +1,15 @@
 """Models that say what a test tells them to, with tokenizers and templates in several manners."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.manifest import Profile
+from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.template import ChatTemplate
 from dlmc_runtime.text import TextCodec
 
@@ -60,7 +62,13 @@ def codec(manner: str) -> TextCodec:
     return TextCodec(tokenizer, ChatTemplate(source, "chat.jinja", {"bos_token": "<bos>"}))
 
 
-def generator(manner, manifest, scripted, regime="block", **changes):
+def generator(
+    manner: str,
+    manifest: Callable[..., Manifest],
+    scripted: Callable[..., Any],
+    regime: str = "block",
+    **changes: Any,
+) -> Generator:
     """Return a generator that says nothing but stop tokens until it is told to.
 
     Args:
@@ -74,13 +82,13 @@ def generator(manner, manifest, scripted, regime="block", **changes):
     ids = text.added_tokens
     tokens = {"mask": ids[MASK], "stop": (ids[STOP],), "pad": ids[PAD], "suppressed": (ids[MASK],)}
     plain = manifest(regime, BLOCK)
-    size = {"vocab_size": VOCAB, "max_position_embeddings": POSITIONS}
+    sizes = {"vocab_size": VOCAB, "max_position_embeddings": POSITIONS}
+    block, caches = (1024, (0,)) if regime == "full" else (64, (2048,))
+    rows = 256 if regime == "full" else BLOCK
     profiles = tuple(
-        Profile(batch=batch, block=64 if regime != "full" else 1024, cache=cache, rows=256)
-        if regime == "full"
-        else Profile(batch=batch, block=64, cache=cache, rows=BLOCK)
+        Profile(batch=batch, block=block, cache=size, rows=rows)
         for batch in (1, 4)
-        for cache in ((0,) if regime == "full" else (2048,))
+        for size in caches
     )
     made = manifest(
         regime,
@@ -88,7 +96,7 @@ def generator(manner, manifest, scripted, regime="block", **changes):
         profiles,
         **{
             "tokens": tokens | changes.pop("tokens", {}),
-            "model": plain.model.model_dump() | size,
+            "model": plain.model.model_dump() | sizes,
             "max_new_tokens": 256,
             **changes,
         },
@@ -96,7 +104,7 @@ def generator(manner, manifest, scripted, regime="block", **changes):
     return Generator(scripted(made, np.full(POSITIONS, ids[STOP])), text)
 
 
-def say(engine, text: TextCodec, said: str, at: int) -> None:
+def say(engine: Any, text: TextCodec, said: str, at: int) -> None:
     """Let a model say a text from position ``at`` on, and stop then."""
     script = np.full(POSITIONS, text.added_tokens[STOP])
     ids = text.encode(said)

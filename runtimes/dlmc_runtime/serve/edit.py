@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field, model_validator
 
-from dlmc_runtime.serve import chat, errors, fields
+from dlmc_runtime.serve import chat, effort, errors, fields
 from dlmc_runtime.serve.chat import ChatBody
 from dlmc_runtime.serve.chat_answers import ChatCompletion
 from dlmc_runtime.serve.errors import FieldError
@@ -51,7 +51,7 @@ class EditBody(Body):
     stop: fields.StopText | fields.Stops | None = None
     user: str | None = Field(None, max_length=256)
     diffusion: fields.Diffusion | None = None  # type: ignore[valid-type]
-    reasoning_effort: fields.effort.Level | None = None
+    reasoning_effort: effort.Level | None = None
     stream: bool | None = None
     tools: list[Any] | None = None
 

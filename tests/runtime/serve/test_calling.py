@@ -1,5 +1,6 @@
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import speaking
@@ -8,6 +9,7 @@ from dlmc_runtime.errors import RequestError
 from dlmc_runtime.serve import calling, tools
 from dlmc_runtime.serve.errors import FieldError
 from dlmc_runtime.serve.parsers import formats
+from dlmc_runtime.serve.parsers.deltas import Call
 from dlmc_runtime.serve.parsers.formats import BARE, CALLS, Format
 from dlmc_runtime.serve.tools import Tool
 
@@ -31,7 +33,7 @@ def matches(rust, text):
 def expression(style, *given, **more):
     read = [Tool.model_validate({"type": "function", "function": one}) for one in given]
     box = tools.toolbox(read, "required", several=more.get("several"))
-    served = SimpleNamespace(generator=SimpleNamespace(constraints=more.get("by", Compiler())))
+    served: Any = SimpleNamespace(generator=SimpleNamespace(constraints=more.get("by", Compiler())))
     return calling.constraint(served, style, box)
 
 
@@ -52,6 +54,7 @@ def test_a_call_is_written_in_the_model_s_format(calls, text):
     assert not matches(pattern, "")
     parser = style.parser("", {"f"}) if calls is not GEMMA else Format(None, BARE).parser("", {"f"})
     (call,) = [*parser.feed(text), *parser.end()]
+    assert isinstance(call, Call)
     assert call.name == "f"
 
 

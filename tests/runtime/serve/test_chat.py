@@ -1,6 +1,7 @@
 import json
 import re
 from functools import cache
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,7 +13,7 @@ from dlmc_runtime.serve.models import Site
 from dlmc_runtime.serve.settings import Settings
 
 HELLO = [{"role": "user", "content": "Hello!"}]
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -61,7 +62,8 @@ class Model:
         """Return the field and the message of a refusal."""
         with pytest.raises(BadRequestError) as caught:
             self.client.chat.completions.create(**{"model": "test", "messages": HELLO, **fields})
-        return caught.value.param, caught.value.body["message"]
+        body: Any = caught.value.body
+        return caught.value.param, body["message"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def test_several_answers_are_told_apart(hermes):
     completion = hermes.says("Yes.", n=3)
     assert [choice.index for choice in completion.choices] == [0, 1, 2]
     assert {choice.message.content for choice in completion.choices} == {"Yes."}
-    seen = {}
+    seen: dict[int, str] = {}
     for chunk in hermes.says("Yes.", n=2, stream=True):
         for choice in chunk.choices:
             seen[choice.index] = seen.get(choice.index, "") + (choice.delta.content or "")
@@ -312,14 +314,15 @@ def test_a_role_that_the_template_refuses_is_the_fault_of_the_messages(model):
 
 def test_the_tiny_sdar_answers_openai_s_client(tiny):
     client = OpenAI(base_url=f"{tiny.url}/v1", api_key="none")
-    question = [{"role": "user", "content": "12+34="}]
+    question: Any = [{"role": "user", "content": "12+34="}]
     whole = client.chat.completions.create(model="tiny-sdar", messages=question, seed=1)
     stream = client.chat.completions.create(
         model="tiny-sdar", messages=question, seed=1, stream=True
     )
     assert joined(stream)[0] == whole.choices[0].message.content != ""
-    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
-    assert json.loads(whole.model_dump_json())["usage"]["tokens_per_forward"] > 0
+    usage = json.loads(whole.model_dump_json())["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert usage["tokens_per_forward"] > 0
 
 
 @pytest.mark.parametrize("manner", ["hermes", "gemma"])
@@ -368,7 +371,10 @@ def test_what_cannot_be_enforced_is_refused_by_name(hermes):
 
 
 def test_strict_calls_validate_or_are_content(hermes):
-    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    strict: dict[str, Any] = {
+        "type": "function",
+        "function": {**WEATHER["function"], "strict": True},
+    }
     assert hermes.says(CALL, tools=[strict]).choices[0].message.tool_calls
     wrong = CALL.replace("place", "town")
     message = hermes.says(wrong, tools=[strict]).choices[0].message
@@ -379,7 +385,7 @@ def test_strict_calls_validate_or_are_content(hermes):
     assert hermes.refuses(tools=[strict])[0] == "tools.0.function.strict"
 
 
-FORMATS = [
+FORMATS: list[tuple[dict[str, Any], str]] = [
     ({"type": "regex", "pattern": "[0-9]{3}-(yes|no)"}, "Hello"),
     (
         {

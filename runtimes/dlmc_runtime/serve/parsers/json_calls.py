@@ -23,7 +23,8 @@ def read(text: str) -> list[Call] | None:
 
 def closes(text: str) -> bool:
     """Return whether ``text`` ends outside of a JSON string, so that a marker there is one."""
-    return sum(found == '"' for found in _QUOTES.findall(text)) % 2 == 0
+    quotes = [found for found in _QUOTES.findall(text) if found == '"']
+    return len(quotes) % 2 == 0
 
 
 def written(arguments: dict[str, Any]) -> str:
@@ -38,7 +39,7 @@ def written(arguments: dict[str, Any]) -> str:
 def _call(value: object) -> Call:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ValueError("a call is an object with a name")
-    arguments = next((value[name] for name in _ARGUMENTS if name in value), {})
+    arguments: Any = next((value[name] for name in _ARGUMENTS if name in value), {})
     if isinstance(arguments, str):  # JSON within JSON, as OpenAI's API has it
         arguments = json.loads(arguments, parse_constant=_refuse)
     if not isinstance(arguments, dict):

@@ -1,16 +1,19 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlmc_runtime.serve.parsers import gemma_calls
+from dlmc_runtime.serve.parsers.deltas import Call
 from dlmc_runtime.serve.parsers.gemma_calls import QUOTE
 
-TEXT = st.text().filter(lambda text: QUOTE not in text and "\ud800" not in text)
+TEXT = st.text(max_size=8).filter(lambda text: QUOTE not in text and "\ud800" not in text)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 FINITE = SCALARS.filter(lambda value: value not in (float("inf"), float("-inf")))
-VALUES = st.recursive(FINITE, lambda v: st.lists(v) | st.dictionaries(TEXT, v), max_leaves=8)
+VALUES = st.recursive(
+    FINITE, lambda v: st.lists(v, max_size=3) | st.dictionaries(TEXT, v, max_size=3), max_leaves=6
+)
 
 
 def rendered(value, depth=0):
@@ -25,18 +28,19 @@ def rendered(value, depth=0):
     return json.dumps(value)
 
 
-@given(st.dictionaries(TEXT, VALUES))
+@given(st.dictionaries(TEXT, VALUES, max_size=3))
+@settings(max_examples=40)
 def test_what_a_template_writes_is_read(arguments):
-    (call,) = gemma_calls.read(f"call:f{rendered(arguments)}")
+    (call,) = gemma_calls.read(f"call:f{rendered(arguments)}") or [Call("", "")]
     assert call.name == "f"
     assert json.loads(call.arguments) == arguments
 
 
 def test_keys_stand_bare():
     text = f"\ncall:get_weather {{days: 2,exact:true,place:{QUOTE}Köln{QUOTE},where:{{lat:50.9}}}} "
-    (call,) = gemma_calls.read(text)
+    (call,) = gemma_calls.read(text) or [Call("", "")]
     assert call.arguments == '{"days": 2, "exact": true, "place": "Köln", "where": {"lat": 50.9}}'
-    assert gemma_calls.read("call:now{}")[0].arguments == "{}"
+    assert gemma_calls.read("call:now{}") == [Call("now", "{}")]
 
 
 @pytest.mark.parametrize(
