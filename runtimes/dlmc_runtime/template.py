@@ -25,6 +25,7 @@ class ChatTemplate:
         variables: values every rendering sees, such as ``bos_token``.
 
     Attributes:
+        source: the Jinja text.
         reads: the names of variables that the template looks at.
 
     Raises:
@@ -33,6 +34,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, where: str, variables: Mapping[str, object]) -> None:
         self._where, self._variables = where, dict(variables)
+        self.source = source
         if len(source) > MAX_TEMPLATE_BYTES:
             raise BundleError(f"{where} is larger than {MAX_TEMPLATE_BYTES} bytes", _HINT)
         self._sandbox = sandbox.Sandbox()

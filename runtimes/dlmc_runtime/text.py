@@ -1,6 +1,7 @@
 """Between text and token ids: the tokenizer and the chat template of a bundle."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -9,7 +10,7 @@ from dlmc_runtime.errors import BundleError, DlmcError, UsageError
 from dlmc_runtime.manifest import TextSpec
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
     from dlmc_runtime.template import ChatTemplate
 
@@ -48,6 +49,25 @@ class TextCodec:
     def has_template(self) -> bool:
         """Whether `chat` can render a conversation."""
         return self._template is not None
+
+    @property
+    def template_source(self) -> str:
+        """The Jinja text of the chat template; empty where there is none."""
+        return "" if self._template is None else self._template.source
+
+    @cached_property
+    def added_tokens(self) -> Mapping[str, int]:
+        """The ids of tokens that texts are searched for before anything else, special or not."""
+        return {token.content: id_ for id_, token in self._added.items()}
+
+    @cached_property
+    def special_tokens(self) -> frozenset[str]:
+        """The added tokens that `decode` leaves out."""
+        return frozenset(token.content for token in self._added.values() if token.special)
+
+    @cached_property
+    def _added(self) -> "Mapping[int, AddedToken]":
+        return dict(self._tokenizer.get_added_tokens_decoder())
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the token ids of ``text``.

@@ -159,3 +159,11 @@ def test_a_large_tokenizer_is_refused(root, monkeypatch):
     monkeypatch.setattr(text, "MAX_TOKENIZER_BYTES", 10)
     with pytest.raises(BundleError, match="larger than 10 bytes"):
         TextCodec.load(root, TextSpec(tokenizer="tokenizer.json"))
+
+
+def test_added_tokens_and_the_template_can_be_read(codec):
+    assert set(codec.added_tokens) == {"<s>", "<mask>"}
+    assert codec.encode("<mask>") == [codec.added_tokens["<mask>"]]
+    assert codec.special_tokens == {"<s>", "<mask>"}
+    assert "add_generation_prompt" in codec.template_source
+    assert TextCodec(byte_tokenizer(), None).template_source == ""

@@ -42,6 +42,16 @@ class Compiler:
         """
         return self._get(f"regex {pattern}", lambda: regex.whole(pattern))
 
+    def expression(self, text: str) -> Automaton:
+        """Return the constraint that the whole text matches a Rust expression.
+
+        Such are what `schema.expression` returns, alone or with other texts around them.
+
+        Raises:
+            RequestError: it matches nothing, or is too large.
+        """
+        return self._get(f"expression {text}", lambda: text)
+
     def json_schema(self, description: Mapping[str, Any] | bool) -> Automaton:  # noqa: FBT001
         """Return the constraint that the text is JSON which validates against a schema.
 

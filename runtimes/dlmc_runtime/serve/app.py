@@ -16,7 +16,15 @@ from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
 
-ROUTERS: tuple[str, ...] = ("models", "completions", "metrics", "playground")
+ROUTERS: tuple[str, ...] = (
+    "models",
+    "completions",
+    "chat",
+    "fim",
+    "edit",
+    "metrics",
+    "playground",
+)
 """Modules of `dlmc_runtime.serve` with a ``router`` each."""
 
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from dlmc_runtime import legal
+from dlmc_runtime.constraints import Constraint
 from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.samplers import SAMPLERS
 from dlmc_runtime.samplers.choice import choose
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.serve import effort
-from dlmc_runtime.serve.errors import FieldError
+from dlmc_runtime.serve.errors import FieldError, blame
 from dlmc_runtime.serve.models import Served
 from dlmc_runtime.serve.settings import Settings
 
@@ -139,7 +140,7 @@ class RegexFormat(Body):
     """A text that a regular expression matches as a whole."""
 
     type: Literal["regex"]
-    regex: str = Field(min_length=1, max_length=MAX_PATTERN)
+    pattern: str = Field(min_length=1, max_length=MAX_PATTERN)
 
 
 ResponseFormat = Annotated[
@@ -272,8 +273,21 @@ def extras(
             raise FieldError("logprobs", problem, f"ask for {kept} at most")
         more["logprobs"] = logprobs
     if response_format is not None and response_format.type != "text":
-        raise FieldError("response_format", "this server enforces no format", "leave it out")
+        with blame("response_format"):
+            more["constraint"] = _constraint(served, response_format)
     return more
+
+
+def _constraint(served: Served, asked: ResponseFormat) -> Constraint | None:
+    compiler = served.generator.constraints
+    match asked:
+        case JsonSchemaFormat():
+            return compiler.json_schema(asked.json_schema.schema_)
+        case JsonObjectFormat():
+            return compiler.json_object()
+        case RegexFormat():
+            return compiler.regex(asked.pattern)
+    return None
 
 
 def wants_usage(body: Generation) -> bool:
