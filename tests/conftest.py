@@ -2,10 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import traces
 from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
@@ -18,6 +19,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # A test that wants the hub starts an imitation on loopback and says so.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _traced_once() -> Iterator[None]:
+    with traces.traced_once():
+        yield
 
 
 @pytest.fixture(scope="session")

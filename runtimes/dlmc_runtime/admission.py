@@ -55,8 +55,9 @@ class Admission(Generic[Waiting]):
         """Take out everybody that is gone."""
         left: list[Waiting] = []
         for client, line in [*self._lines.items()]:
-            stay = deque(one for one in line if not gone(one))
-            left += [one for one in line if gone(one)]
+            fates = [(one, gone(one)) for one in line]  # asked once: the answer may change
+            stay = deque(one for one, leaves in fates if not leaves)
+            left += [one for one, leaves in fates if leaves]
             if stay:
                 self._lines[client] = stay
             else:

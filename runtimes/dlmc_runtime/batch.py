@@ -71,6 +71,7 @@ class Batch:
         self.widths = self.table.widths(size, context)
         self.seconds = 0.0
         self.fed_wide = False  # whether the last forward was of rows that feed much
+        self._spoiled: set[int] = set()  # slots that hold what may be no number
         self._inputs: dict[Profile, Inputs] = {}
 
     @classmethod
@@ -112,31 +113,44 @@ class Batch:
         return next((s for s in starts if taken.isdisjoint(range(s, s + count))), None)
 
     def has_room(self, row: Row) -> bool:
-        """Return whether slots for ``row`` are free."""
-        return self._free(row.slots, self.size) is not None
+        """Return whether slots for ``row`` are free, and a shape for it and the others."""
+        return self._free(row.slots, self.size) is not None and self._suits(row)
+
+    def _suits(self, row: Row) -> bool:
+        """Return whether forwards that ``row`` shares with the others have a shape.
+
+        Each alone has one, but one may need many positions, and another many head rows.
+        """
+        regimes = [self.rows[index].regime for index in self.active] + [row.regime]
+        block = max(regime.block_needed for regime in regimes)
+        rows = max(regime.head_needed for regime in regimes)
+        return self.table.has(self.size, self.context, block, rows)
 
     def join(self, row: Row) -> int:
         """Give a row its slots, the first that are free; return the first of them.
 
         Raises:
             ValueError: none are free.
+            EngineError: what an earlier row has left there cannot be cleared.
         """
         place = self._free(row.slots, self.size)
         if place is None:
             raise ValueError(f"no room for {row.slots} more in a batch of {self.size}")
+        for slot in self._spoiled & set(range(place, place + row.slots)):
+            self.cache.clear(slot)
+            self._spoiled.discard(slot)
         self.rows.append(row)
         self.places.append(place)
         return place
 
     def leave(self, row: Row, *, spoiled: bool = False) -> None:
-        """Take a row out; ``spoiled`` clears what its forwards have left in the cache.
+        """Take a row out; where ``spoiled`` its slots are cleared before others use them.
 
         What a mask hides is multiplied by nothing, and a NaN times nothing is a NaN.
         """
         index = next(i for i, one in enumerate(self.rows) if one is row)
         if spoiled:
-            for offset in range(row.slots):
-                self.cache.clear(self.places[index] + offset)
+            self._spoiled.update(range(self.places[index], self.places[index] + row.slots))
         del self.rows[index], self.places[index]
 
     def narrow(self) -> int:
@@ -153,8 +167,46 @@ class Batch:
                 return self._width(active)
             for offset in range(row.slots):
                 self.cache.move(place + offset, free + offset)
+                self._spoiled.discard(free + offset)
             self.places[index] = free
         return width
+
+    def fill(self, indices: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Return how many of these rows to feed together, first ones first, and in which width.
+
+        They are brought to the front for it, and those that were there take their places. It is
+        all of them where they need half of a width at least, else as many as fill a narrower one:
+        two that feed much of their own would cost as much as eight.
+        """
+        if any(self.rows[index].slots > 1 for index in self.active):  # pairs stay side by side
+            return indices, self.narrow()
+        count = len(indices)
+        width = next(width for width in self.widths if width >= count)
+        if 2 * count < width:
+            width = max((narrow for narrow in self.widths if narrow <= count), default=width)
+        chosen = indices[:width]
+        kept = {self.places[index] for index in chosen}
+        free = [slot for slot in range(width) if slot not in kept]
+        try:
+            for index in chosen:
+                if self.places[index] >= width:
+                    self._exchange(index, free.pop(0))
+        except MemoryError:  # of the device, for what the two of them hold
+            return indices, self.narrow()
+        return chosen, width
+
+    def _exchange(self, index: int, slot: int) -> None:
+        """Move a row into a slot, and whoever sits there into its own."""
+        place = self.places[index]
+        saved = []
+        if self.rows[index].cached:
+            saved = [self.cache.save(place, 0, int(self.cache.filled[place]))]
+        for other in self.active:
+            if self.places[other] == slot:
+                self.cache.move(slot, place)
+                self.places[other] = place
+        self.cache.load(slot, saved)
+        self.places[index] = slot
 
     def _width(self, active: Sequence[int]) -> int:
         """Return the narrowest width that reaches all rows where they are."""

@@ -36,32 +36,35 @@ def plan(batch: Batch) -> Turn:
 
     All share it where they fit into the shape that most need. Rows that must feed more take turns
     with the others, themselves first, so that neither a long prompt nor a stream of short ones
-    holds anybody up; who waits but fits into the shape of the others' turn takes part in it.
+    holds anybody up; who waits but fits into the shape of the others' turn takes part in it. Their
+    turns are no wider than they need.
     """
     tasks = {index: batch.rows[index].task(batch.chunk) for index in batch.active}
     wide = {index: task for index, task in tasks.items() if task.kind in WIDE}
     others = {index: task for index, task in tasks.items() if index not in wide}
-    width = batch.narrow()
-    if not wide or not others:
-        return Turn(_profile(batch, width, tasks), tasks)
-    turn = _with_riders(_profile(batch, width, others), others, wide)
-    if len(turn.tasks) < len(tasks) and not batch.fed_wide:
-        turn = _with_riders(_profile(batch, width, wide), wide, others)
-    return turn
+    if others:
+        turn = _turn(batch, batch.narrow(), others, wide)
+        if len(turn.tasks) == len(tasks) or batch.fed_wide:
+            return turn
+    chosen, width = batch.fill([*wide])
+    rest = {index: task for index, task in tasks.items() if index not in chosen}
+    return _turn(batch, width, {index: wide[index] for index in chosen}, rest)
 
 
-def _profile(batch: Batch, width: int, tasks: Mapping[int, Task]) -> Profile:
+def _turn(batch: Batch, width: int, tasks: Mapping[int, Task], waiting: Mapping[int, Task]) -> Turn:
+    """Return a forward for ``tasks``, and for who waits and fits in as well.
+
+    Their slots are computed whether they use them or not.
+    """
     block = max(task.fed for task in tasks.values())
     rows = max(task.read for task in tasks.values())
-    return batch.table.smallest(width, batch.context, block, rows)
-
-
-def _with_riders(profile: Profile, tasks: Mapping[int, Task], waiting: Mapping[int, Task]) -> Turn:
-    """Add those that fit as well: their slots are computed whether they use them or not."""
+    profile = batch.table.smallest(width, batch.context, block, rows)
     riders = {
         index: task
         for index, task in waiting.items()
-        if task.fed <= profile.block and task.read <= profile.rows
+        if task.fed <= profile.block
+        and task.read <= profile.rows
+        and batch.places[index] + batch.rows[index].slots <= width
     }
     return Turn(profile, {**tasks, **riders})
 
@@ -224,6 +227,8 @@ def apply(batch: Batch, turn: Turn, outputs: Outputs, index: int) -> Denoised | 
         )
     if denoised and "noise" in sampler.asks_for(config):
         prediction = replace(prediction, noise=row.uniforms.random(count))
+    if row.guide is not None:
+        prediction = replace(prediction, choices=row.choices(said, config, sampler, temperature))
     row.done(task, prediction, said)
     if not denoised:
         return None

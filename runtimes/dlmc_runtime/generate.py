@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
@@ -13,6 +13,7 @@ import numpy as np
 from dlmc_runtime import decode, engines, infill, legal
 from dlmc_runtime.batch import Batch, as_many_as_fit, room
 from dlmc_runtime.bundle import Bundle
+from dlmc_runtime.constraints import Compiler, Constraint
 from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
 from dlmc_runtime.events import Event, Finished, Result
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     keep_cache: bool
     skip_special_tokens: bool
     logprobs: int | None
+    constraint: Constraint | None
 
 
 class InfillOptions(TypedDict, total=False):
@@ -75,6 +77,23 @@ def _whole(name: str, value: Any, least: int) -> int:
     if not whole or value < least:
         raise UsageError(f"{name} is {value!r}", f"it must be a whole number of at least {least}")
     return int(value)
+
+
+def _check_constraint(constraint: Constraint, count: int, *, stop: bool, ignore_eos: bool) -> None:
+    if stop:
+        raise RequestError(
+            "a text cannot be cut at stop strings and match a constraint", "leave stop out"
+        )
+    if ignore_eos:
+        raise RequestError(
+            "a text that must match a constraint ends with a stop token", "leave ignore_eos out"
+        )
+    if constraint.shortest > count:
+        raise RequestError(
+            f"the shortest text that meets the constraint has {constraint.shortest} tokens, the "
+            f"answer may have {count}",
+            f"ask for max_new_tokens of at least {constraint.shortest}",
+        )
 
 
 def _default_sampler(manifest: Manifest) -> SamplerConfig:
@@ -132,6 +151,17 @@ class Generator:
         """The bundle's manifest."""
         return self.engine.manifest
 
+    @cached_property
+    def constraints(self) -> Compiler:
+        """Makes constraints from regular expressions and JSON schemas.
+
+        Raises:
+            RequestError: the bundle has no tokenizer.
+        """
+        if self.text is None:
+            raise RequestError("the bundle has no tokenizer", "give no constraint")
+        return Compiler(self.text, self.manifest)
+
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """The shapes the engine was built for."""
@@ -150,6 +180,7 @@ class Generator:
         keep_cache: bool = False,
         skip_special_tokens: bool = True,
         logprobs: int | None = None,
+        constraint: Constraint | None = None,
     ) -> Request:
         """Check and complete what a row asks for.
 
@@ -167,6 +198,7 @@ class Generator:
                 ``<|channel>thought … <channel|>``, only a text with them shows what is what.
             logprobs: report how probable each token was, with so many alternatives, see
                 `TokenLogprob`.
+            constraint: what the text must match, made by `Generator.constraints`.
 
         Raises:
             UsageError: an argument has an illegal value.
@@ -181,8 +213,10 @@ class Generator:
         if stop and self.text is None:
             raise RequestError("the bundle has no tokenizer", "give no stop strings")
         self._check_length(len(ids), count)
-        config = self._config(sampler)
+        config = self._config(sampler, constrained=constraint is not None)
         tokens = self.manifest.tokens
+        if constraint is not None:
+            _check_constraint(constraint, count, stop=bool(stop), ignore_eos=ignore_eos)
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), self._decoder(skip_special_tokens))
         return Request(
@@ -195,6 +229,7 @@ class Generator:
             keep_cache,
             skip_special_tokens=skip_special_tokens,
             logprobs=self._alternatives(logprobs),
+            constraint=constraint,
         )
 
     def infill_request(
@@ -260,11 +295,11 @@ class Generator:
             f"ask for at most {kept}, or export with --candidates {logprobs}",
         )
 
-    def _config(self, sampler: SamplerConfig | None) -> SamplerConfig:
+    def _config(self, sampler: SamplerConfig | None, *, constrained: bool = False) -> SamplerConfig:
         config = self.sampler if sampler is None else sampler
         if not isinstance(config, SamplerConfig):
             raise UsageError(f"sampler is {config!r}", "give a SamplerConfig")
-        legal.check(config, self.manifest)
+        legal.check(config, self.manifest, constrained=constrained)
         return config
 
     def _check_length(self, given: int, count: int) -> None:

@@ -103,8 +103,13 @@ class Planned:
     tokens: Tokens
 
 
-def check(config: SamplerConfig, manifest: Model) -> None:
+def check(config: SamplerConfig, manifest: Model, *, constrained: bool = False) -> None:
     """Refuse what a sampler, or a bundle's head and attention, cannot do.
+
+    Args:
+        config: the sampler.
+        manifest: the bundle.
+        constrained: whether the text must match something.
 
     Raises:
         UsageError: the sampler does not heed an option that is given.
@@ -115,6 +120,7 @@ def check(config: SamplerConfig, manifest: Model) -> None:
         *_about_attention(config, manifest),
         *_about_head(config, manifest),
         *_about_pairs(config, manifest),
+        *(_about_constraint(config, manifest) if constrained else ()),
     ):
         raise RequestError(problem, hint)
 
@@ -259,6 +265,27 @@ def _about_pairs(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, 
         yield f"the sampler {config.name} has no sub-blocks", "leave sub_block_length out"
     if config.name == "renoise":
         yield from _about_heat(Renoise(config))
+
+
+_UNBOUND = {
+    "token_editing": "replaces tokens one by one",
+    "levenshtein": "replaces, inserts and deletes tokens one by one",
+    "autoregressive": "accepts tokens that a causal pass proposes",
+    "linear_speculation": "accepts tokens that a causal pass proposes",
+}
+"""Samplers that fix tokens where a constraint is not asked, and how."""
+
+
+def _about_constraint(config: SamplerConfig, manifest: Model) -> Iterator[tuple[str, str]]:
+    """Yield why a text of this sampler cannot be kept to a constraint."""
+    why = _UNBOUND.get(config.name)
+    if why is not None:
+        possible = samplers_for(manifest.attention.regime, manifest.tokens)
+        legal = ", ".join(name for name in possible if name not in _UNBOUND)
+        yield (
+            f"the sampler {config.name} {why}, which a constraint rules out",
+            f"use one of {legal}",
+        )
 
 
 def _about_heat(sampler: Renoise) -> Iterator[tuple[str, str]]:

@@ -46,10 +46,18 @@ class Pool:
         self.seats: dict[int, Seat] = {}
 
     def join(self, ticket: Ticket) -> None:
-        """Let a row take part from the next forward on; there must be room for it."""
+        """Let a row take part from the next forward on; there must be room for it.
+
+        Raises:
+            EngineError: its part of the cache cannot be written to.
+        """
         row = ticket.row
         place = self.batch.join(row)
-        trail = self._prefixes.load(row, self.batch.cache, place)
+        try:
+            trail = self._prefixes.load(row, self.batch.cache, place)
+        except BaseException:
+            self.batch.leave(row, spoiled=True)
+            raise
         ticket.admitted = time.monotonic()
         reader = Reader(row, self.text, 0)
         self.seats[row.number] = Seat(ticket, reader, trail, ticket.admitted)

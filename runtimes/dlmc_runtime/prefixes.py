@@ -70,9 +70,12 @@ class PrefixStore:
             return
         for end, digest in fresh:
             start, trail.end = trail.end, end
+            # A piece whose beginnings were dropped is of no use to anybody.
+            follows = not trail.digests or trail.digests[-1] in self._kept
             trail.digests.append(digest)
             kept = self._kept.get(digest)
-            if kept is None or not kept.whole:
+            better = kept is None or (not kept.whole and end == int(cache.filled[place]))
+            if follows and better:
                 self._keep(digest, cache, place, (start, end))
         self._touch(trail)
         while self.nbytes > self.limit:

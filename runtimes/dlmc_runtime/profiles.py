@@ -59,13 +59,13 @@ class ProfileTable:
         Raises:
             RequestError: no profile takes even one of them.
         """
-        _, cache = self.room(1, cached, block, rows)
+        self.room(1, cached, block, rows)
         fits = [
-            p.batch
-            for p in self.profiles
-            if p.cache == cache and p.block >= block and p.rows >= rows
+            p for p in self.profiles if p.cache >= cached and p.block >= block and p.rows >= rows
         ]
-        return max((b for b in fits if most is None or b <= most), default=min(fits)), cache
+        cache = min(p.cache for p in fits)
+        sizes = [p.batch for p in fits if p.cache == cache]
+        return max((b for b in sizes if most is None or b <= most), default=min(sizes)), cache
 
     def smallest(self, batch: int, cache: int, block: int, rows: int) -> Profile:
         """Return the cheapest profile of (batch, cache) with this many positions and head rows.
@@ -78,6 +78,14 @@ class ProfileTable:
             if profile.block >= block and profile.rows >= rows:
                 return profile
         raise _too_small(same, block, rows)
+
+    def has(self, batch: int, cache: int, block: int, rows: int) -> bool:
+        """Return whether `smallest` finds a profile."""
+        return any(
+            p.block >= block and p.rows >= rows
+            for p in self.profiles
+            if (p.batch, p.cache) == (batch, cache)
+        )
 
     def chunk(self, batch: int, cache: int) -> int:
         """Return the most positions one forward of (batch, cache) can store."""

@@ -9,11 +9,22 @@ from numpy.typing import NDArray
 
 from dlmc_runtime import regimes, samplers
 from dlmc_runtime.blocks import Blocks
+from dlmc_runtime.constraints.automaton import Automaton
+from dlmc_runtime.constraints.guide import Guide
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.events import TokenLogprob
 from dlmc_runtime.logprobs import told
 from dlmc_runtime.manifest import Manifest
-from dlmc_runtime.samplers.base import BlockState, Bools, EditIds, Prediction, Rewritten
+from dlmc_runtime.prediction import choices
+from dlmc_runtime.samplers.base import (
+    BlockState,
+    Bools,
+    Choices,
+    EditIds,
+    Prediction,
+    Rewritten,
+    Sampler,
+)
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import Ending, StopRule
 from dlmc_runtime.task import Task
@@ -44,6 +55,7 @@ class Request:
             nothing is generated after the prompt then.
         skip_special_tokens: leave special tokens out of the text.
         logprobs: report how probable each token was, with so many alternatives; None reports none.
+        constraint: what the text must match.
     """
 
     prompt: tuple[int, ...]
@@ -56,6 +68,7 @@ class Request:
     holes: tuple[tuple[int, int], ...] = ()
     skip_special_tokens: bool = True
     logprobs: int | None = None
+    constraint: Automaton | None = None
 
 
 _NUMBERS = count()
@@ -81,6 +94,7 @@ class Row:
         edits: the ids with which the model deletes and inserts, where it has them.
         resumed: positions whose cache was made by another row.
         logprobs: by position, what `TokenLogprob` says, where the request asks for it.
+        guide: keeps the text to the request's constraint.
     """
 
     def __init__(
@@ -112,6 +126,9 @@ class Row:
         self.cached = self.resumed = self.forwards = 0
         self.logprobs: dict[int, TokenLogprob] = {}
         self.known, self.firm = self.answer_start, length
+        self.guide: Guide | None = None
+        if request.constraint is not None:
+            self.guide = Guide(request.constraint, self.answer_start, self.answer_end)
         self.edge: Outputs | None = None
         self.ending: Ending | None = None
         self.finished = self.forced = self.editing = False
@@ -183,7 +200,9 @@ class Row:
         read = slice(task.head_start, task.head_end)
         tokens, masked = self.canvas[read].copy(), self.masked[read].copy()
         self.regime.done(task, prediction, said)
-        decided = ~self.masked[read] & (masked | (self.canvas[read] != tokens))
+        # What a draft said of a token counts no longer once the causal pass has checked it.
+        fresh = masked | (self.canvas[read] != tokens) | (task.kind == "verify")
+        decided = ~self.masked[read] & fresh
         count = self.request.logprobs
         for offset in np.flatnonzero(decided).tolist():
             position = task.head_start + offset
@@ -193,7 +212,7 @@ class Row:
     def decide(self, prediction: Prediction) -> None:
         """Fix the positions of the window that the sampler chooses."""
         block = self.state()
-        prediction = self.sampler.adjust(prediction, block)
+        prediction = self.guided(self.sampler.adjust(prediction, block))
         if self.sampler.rewrites:
             self.write(self.sampler.rewrite(prediction, block))
             return
@@ -205,6 +224,24 @@ class Row:
             self.forced |= bool(rest.any())
             chosen, reopened = chosen | rest, reopened & False
         self.fix(chosen, prediction, reopened)
+
+    def choices(
+        self, said: Outputs, config: SamplerConfig, sampler: type[Sampler], heat: float
+    ) -> Choices:
+        """Return what the row's constraint chooses from after a forward at a temperature."""
+        shape = said.top_ids.shape
+        drawn = self.uniforms.random(said.top_ids.size).reshape(shape) if heat else None
+        return choices(said, config, sampler, self.vocab_size, heat, drawn)
+
+    def guided(self, prediction: Prediction, start: int | None = None) -> Prediction:
+        """Return a prediction that the row's constraint allows; the same if it has none.
+
+        It is of the positions from ``start`` on, or of the window's.
+        """
+        if self.guide is None:
+            return prediction
+        begin = self.start if start is None else start
+        return self.guide.choose(prediction, self.canvas, self.masked, begin)
 
     def fix(self, chosen: Bools, prediction: Prediction, reopened: Bools | None = None) -> None:
         """Fix positions of the window, and make others masks again."""

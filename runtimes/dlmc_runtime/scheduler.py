@@ -1,5 +1,6 @@
 """Continuous batching: requests of many clients share the forwards of one engine."""
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.statistics import Counts, Statistics
 from dlmc_runtime.ticket import Listener, Ticket
+
+_log = logging.getLogger(__name__)
 
 # An engine that failed so often in a row is taken for broken.
 _BROKEN_AFTER = 3
@@ -64,7 +67,7 @@ class Scheduler:
         self._prefixes = PrefixStore(self.limits.prefix_bytes)
         self._counts = Counts()
         self._failures = 0
-        self._draining = self._closing = False
+        self._draining = self._closing = self._working = False
         self._thread: threading.Thread | None = None
         self._cache_bytes = self.limits.cache_bytes
         if self._cache_bytes is None:
@@ -72,8 +75,10 @@ class Scheduler:
             self._cache_bytes = None if free is None else free // 2
 
     def start(self) -> None:
-        """Begin to serve; calling it again does nothing."""
-        if self._thread is None:
+        """Begin to serve; calling it again, or after `close`, does nothing."""
+        with self._changed:
+            if self._thread is not None or self._closing:
+                return
             self._thread = threading.Thread(target=self._run, name="dlmc-scheduler", daemon=True)
             self._thread.start()
 
@@ -100,13 +105,13 @@ class Scheduler:
             OverloadError: too many wait, or no more are accepted.
         """
         row = Row(request, self.generator.manifest)
-        size, _ = self._home(row)
-        if row.slots > size:
+        home = self._home(row)
+        if row.slots > home[0]:
             raise RequestError(
-                f"guidance takes {row.slots} rows of a batch, the engine has {size}",
+                f"guidance takes {row.slots} rows of a batch, the engine has {home[0]}",
                 "build with --batch 2",
             )
-        ticket = Ticket(row, listener, self._wake, seconds)
+        ticket = Ticket(row, home, listener, self._wake, seconds)
         with self._changed:
             if self._draining or self._closing:
                 raise OverloadError("the server is shutting down", "ask another one", 5.0)
@@ -129,9 +134,11 @@ class Scheduler:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+            thread = self._thread
+        if thread is None:
+            self._end()
+        else:
+            thread.join()
 
     @property
     def alive(self) -> bool:
@@ -173,6 +180,11 @@ class Scheduler:
 
     @property
     def _busy(self) -> bool:
+        """Whether something waits, runs, or is just on its way."""
+        return self._working or self._has_work
+
+    @property
+    def _has_work(self) -> bool:
         return len(self._queue) > 0 or any(pool.seats for pool in self._pools.values())
 
     def _patience(self) -> float:
@@ -199,9 +211,16 @@ class Scheduler:
             self._end()
 
     def _serve(self) -> None:
+        began: float | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._busy or self._closing)
+                if began is not None:
+                    self._counts.busy_seconds += time.perf_counter() - began
+                self._working = False
+                if not self._has_work:
+                    self._changed.notify_all()
+                self._changed.wait_for(lambda: self._has_work or self._closing)
+                self._working = True
                 if self._closing:
                     return
             began = time.perf_counter()
@@ -210,10 +229,6 @@ class Scheduler:
             for pool in [*self._pools.values()]:
                 if pool.seats:
                     self._failures = 0 if pool.turn() else self._failures + 1
-            with self._changed:
-                self._counts.busy_seconds += time.perf_counter() - began
-                if not self._busy:
-                    self._changed.notify_all()
 
     def _let_go(self) -> None:
         """Take out whoever has left or has no time left."""
@@ -239,21 +254,25 @@ class Scheduler:
                 self._fail(ticket, DeadlineError(problem, "ask for less, or try again later"))
 
     def _admit(self) -> None:
-        """Let requests join, in order; who finds no room holds up those for the same batch."""
+        """Let requests join, in order.
+
+        Who finds no room holds up those for the same batch. Who finds no memory holds up all: the
+        other batches must become empty, so that one of them can be closed.
+        """
         full: set[tuple[int, int]] = set()
+        starved = False
 
         def fits(ticket: Ticket) -> bool:
-            home = self._home(ticket.row)
-            if home in full:
+            nonlocal starved
+            if starved or ticket.home in full:
                 return False
-            pool = self._pools.get(home)
-            if pool is None:
-                room = self._make_room(home)
-            else:
-                room = not pool.seats or pool.batch.has_room(ticket.row)
-            if not room:
-                full.add(home)
-            return room
+            pool = self._pools.get(ticket.home)
+            if pool is not None and pool.seats:
+                room = pool.batch.has_room(ticket.row)
+                full.update(() if room else (ticket.home,))
+                return room
+            starved = not self._make_room(ticket.home, ticket.row.slots)
+            return not starved
 
         while True:
             with self._changed:
@@ -261,23 +280,38 @@ class Scheduler:
             if ticket is None:
                 return
             try:
-                pool = self._pool(self._home(ticket.row))
-                if not pool.batch.has_room(ticket.row):
-                    problem = f"memory allows {pool.batch.size} rows, the request takes 2"
-                    raise EngineError(problem, "give the caches more memory")
-                pool.join(ticket)
+                self._pool(ticket.home, ticket.row.slots).join(ticket)
             except DlmcError as error:
                 self._fail(ticket, error)
+            except Exception as error:  # noqa: BLE001  (it ends no other row)
+                _log.exception("a request could not be admitted")
+                problem = f"the engine cannot take the request ({type(error).__name__})"
+                self._fail(ticket, EngineError(problem, "try it again"))
 
-    def _pool(self, home: tuple[int, int]) -> Pool:
+    def _pool(self, home: tuple[int, int], slots: int) -> Pool:
         """Return the batch that rows belong to, opened where it is not; raises `EngineError`."""
         if home not in self._pools:
-            size, context = home
-            batch = Batch(self.generator.engine, self._affordable(size, context), context)
+            batch = self._opened(home, slots)
             pool = Pool(batch, self.generator.text, self._prefixes, self._counts)
             with self._changed:
                 self._pools[home] = pool
         return self._pools[home]
+
+    def _opened(self, home: tuple[int, int], slots: int) -> Batch:
+        """Return an empty batch, as wide as memory allows; raises `EngineError`."""
+        size, context = home
+        widths = [width for width in self._table.widths(size, context) if width >= slots]
+        affordable = [width for width in widths if self._bytes(width, context) <= self._left()]
+        failure = EngineError(
+            f"the memory for caches does not hold {widths[0]} rows of {context} positions",
+            "give it more, or build with a smaller --cache",
+        )
+        for width in reversed(affordable):
+            try:
+                return Batch(self.generator.engine, width, context)
+            except EngineError as error:  # the device has less than was thought
+                failure = error
+        raise failure
 
     def _bytes(self, size: int, context: int) -> int:
         shapes = cache_shapes(self.generator.manifest.model, size, context)
@@ -290,31 +324,26 @@ class Scheduler:
         batches = [pool.batch for pool in self._pools.values()]
         return self._cache_bytes - sum(self._bytes(one.size, one.context) for one in batches)
 
-    def _make_room(self, home: tuple[int, int]) -> bool:
-        """Return whether a batch can be opened, after closing those that nobody uses.
+    def _make_room(self, home: tuple[int, int], slots: int) -> bool:
+        """Return whether there is a batch to join, or one can be opened.
 
-        Where nothing is left to close it is opened whatever it takes, and fails then.
+        Batches that nobody uses are closed where that lets this one be wider. Where nothing is left
+        to close it is opened whatever it takes, and fails then.
         """
         size, context = home
-        narrowest = self._table.widths(size, context)[0]
-        while self._left() < self._bytes(narrowest, context):
-            idle = [key for key, pool in self._pools.items() if not pool.seats]
-            if not idle:
-                return not self._pools
-            del self._pools[idle[0]]
+        fitting = [width for width in self._table.widths(size, context) if width >= slots]
+        idle = {key: pool.batch for key, pool in self._pools.items() if not pool.seats}
+        free = self._left() + sum(self._bytes(one.size, one.context) for one in idle.values())
+        most = max((w for w in fitting if self._bytes(w, context) <= free), default=0)
+        if home in idle and idle[home].size >= max(most, slots):
+            return True
+        if not most and len(idle) < len(self._pools):
+            return False
+        self._pools.pop(home, None)
+        for key in idle.keys() - {home}:
+            if self._left() < self._bytes(most, context):
+                del self._pools[key]
         return True
-
-    def _affordable(self, size: int, context: int) -> int:
-        """Return how wide a batch memory allows; raises `EngineError` where it allows none."""
-        left = self._left()
-        widths = self._table.widths(size, context)
-        found = [width for width in widths if self._bytes(width, context) <= left]
-        if not found:
-            raise EngineError(
-                f"the memory for caches does not hold {widths[0]} row of {context} positions",
-                "give it more, or build with a smaller --cache",
-            )
-        return max(found)
 
     def _fail(self, ticket: Ticket, error: DlmcError) -> None:
         self._counts.failed[type(error).__name__] += 1
@@ -330,6 +359,7 @@ class Scheduler:
             self._fail(ticket, OverloadError("the server was shut down", "ask another one", 5.0))
         with self._changed:
             self._pools.clear()
+            self._working = False
             self._changed.notify_all()
 
 

@@ -71,6 +71,18 @@ class TextCodec:
         known = [int(token) for token in ids if 0 <= token <= _MAX_ID]
         return str(self._tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
 
+    def decode_each(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Return the texts of many rows of ids, without special tokens."""
+        return list(self._tokenizer.decode_batch([list(ids) for ids in rows]))
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the ids of all tokens, added ones too, by how the tokenizer writes them."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
+    def describe(self) -> str:
+        """Return the tokenizer as JSON, as its file describes it."""
+        return str(self._tokenizer.to_str())
+
     def token(self, token: int) -> str:
         """Return one token as a reader sees it, special tokens by name."""
         return self.decode((token,), skip_special_tokens=False)

@@ -1,5 +1,6 @@
 """A request in a scheduler's hands, as the one who submitted it sees it."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from dlmc_runtime.row import Row
 
 Listener = Callable[[Event], None]
 
+_log = logging.getLogger(__name__)
+
 
 class Ticket:
     """What became of a request so far.
@@ -19,12 +22,18 @@ class Ticket:
             happened.
         deadline: when it must have ended; None for no limit.
         cancelled: whether nobody waits for it any more.
+        home: the (batch, cache) that its row belongs to.
     """
 
     def __init__(
-        self, row: Row, listener: Listener, wake: Callable[[], None], seconds: float | None
+        self,
+        row: Row,
+        home: tuple[int, int],
+        listener: Listener,
+        wake: Callable[[], None],
+        seconds: float | None,
     ) -> None:
-        self.row = row
+        self.row, self.home = row, home
         self._listener, self._wake = listener, wake
         self.submitted = time.monotonic()
         self.admitted: float | None = None
@@ -59,17 +68,25 @@ class Ticket:
         raise self._outcome or RequestError("the request was cancelled", "submit it again")
 
     def tell(self, event: Event) -> None:
-        """Report an event; the scheduler's business."""
+        """Report an event; the scheduler's business.
+
+        A listener that raises has a defect of its own: it is told no more, and its row leaves as
+        if it were cancelled.
+        """
         if isinstance(event, Committed) and self.first_block is None:
             self.first_block = time.monotonic()
         if isinstance(event, Finished):
             self._outcome = event.result
         elif isinstance(event, Failed):
             self._outcome = event.error
+        if not self.cancelled:
+            try:
+                self._listener(event)
+            except Exception:  # noqa: BLE001  (whoever listens ends no other row)
+                _log.exception("a listener failed, its request is cancelled")
+                self.cancelled = True
         if isinstance(event, Finished | Failed):
             self.close()
-        if not self.cancelled:
-            self._listener(event)
 
     def close(self) -> None:
         """Take note that it has ended; the scheduler's business."""

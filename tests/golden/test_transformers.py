@@ -6,7 +6,7 @@ it again.
 
 import copy
 import os
-import secrets
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from dlmc_runtime.stop import StopRule
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # transformers' own
 
 STATED = os.environ.get("DLMC_SEED")
-SEEDS = [int(STATED)] if STATED else [secrets.randbits(32) for _ in range(3)]
+# The processes of pytest-xdist each collect all tests, which must have the same names.
+_DRAWS = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID"))
+SEEDS = [int(STATED)] if STATED else [_DRAWS.getrandbits(32) for _ in range(3)]
 # A random network that is fed what it said makes more and more of tiny differences: choices of the
 # reference must be so much farther apart than what it says in float32 and float64.
 APART = 10

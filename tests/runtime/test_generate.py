@@ -1,4 +1,5 @@
 import numpy as np
+import oracle
 import pytest
 
 from dlmc_runtime.errors import BundleError, RequestError, UsageError
@@ -79,7 +80,8 @@ def test_more_prompts_than_the_widest_batch_take_turns(generator):
     results = made.generate(prompts, max_new_tokens=5)
     assert [r.tokens for r in results] == [expected(len(p), 5) for p in prompts]
     events = list(made.events([made.request(p, max_new_tokens=5) for p in prompts]))
-    assert [e.row for e in events if isinstance(e, Finished)] == [0, 1, 2, 3, 4]
+    # A prompt of two tokens needs no forward of its own, one of four does.
+    assert [e.row for e in events if isinstance(e, Finished)] == [0, 1, 3, 2, 4]
     assert {e.row for e in events if isinstance(e, Denoised | Committed)} == set(range(5))
 
 
@@ -350,3 +352,91 @@ def test_a_default_sampler_that_the_model_cannot_run_is_refused_at_once(generato
     ):
         with pytest.raises(BundleError, match="the manifest's sampler"):
             generator(sampler={"name": name, "parameters": parameters})
+
+
+def test_tokens_carry_their_probability_where_asked_for(generator):
+    made = generator("full", script=SCRIPT, profiles=shapes((2, 40, 0, 16)))
+    made.engine.sure[:] = np.linspace(0.2, 0.9, 60)
+    options = {"max_new_tokens": 6, "sampler": SamplerConfig(steps=3, block_length=6)}
+    assert made.generate([1, 2], **options).logprobs == ()
+    result = made.generate([1, 2], logprobs=1, **options)
+    assert [one.token for one in result.logprobs] == [*result.tokens]
+    sure = made.engine.sure[2:8]
+    np.testing.assert_allclose([one.logprob for one in result.logprobs], np.log(sure), rtol=1e-5)
+    assert [one.top for one in result.logprobs] == [
+        ((one.token, one.logprob),) for one in result.logprobs
+    ]
+    assert [one.forward for one in result.logprobs] == [3, 3, 2, 2, 1, 1]  # the surest are first
+
+
+def test_a_probability_is_of_every_token_of_the_answer_and_of_no_other(generator, codec):
+    script = codec.encode("..abcde!" * 7)
+    made = generator(script=script, text=codec)
+    stopped = made.generate("..", max_new_tokens=20, stop=["cd"], logprobs=0)
+    assert stopped.text == "ab"
+    assert len(stopped.tokens) == 4
+    assert [one.token for one in stopped.logprobs] == [*stopped.tokens]
+    assert all(one.top == () for one in stopped.logprobs)
+    script = SCRIPT.copy()
+    script[7] = EOS
+    ended = generator(script=script).generate([1, 2, 3], max_new_tokens=9, logprobs=1)
+    assert [one.token for one in ended.logprobs] == [3, 4, 5, 6]
+    full = generator("full", script=codec.encode(".ab." * 15), text=codec)
+    filled = full.infill([".", Hole(2), "!", Hole(1)], logprobs=1)
+    assert [one.token for one in filled.logprobs] == [*filled.tokens]
+    assert len(filled.tokens) == 3
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "linear_speculation"])
+def test_what_the_causal_pass_decides_is_as_probable_as_it_says(torch_engine, name):
+    attention = {"regime": "context", "block_length": 8, "aligned_to": "answer", "seeded": True}
+    profiles = shapes((1, 8, 64, 8), (1, 16, 64, 1))
+    engine = torch_engine("context", profiles=profiles, attention=attention)
+    made = Generator(engine, None)
+    for seed, prompt in enumerate(([1, 2, 3], [9] * 5, [*range(11)])):
+        heat = 0.7 if name == "autoregressive" else 0.0
+        sampler = SamplerConfig(name, temperature=heat)
+        request = made.request(
+            prompt, max_new_tokens=12, sampler=sampler, seed=seed, ignore_eos=True, logprobs=3
+        )
+        result = made.run([request])[0]
+        plain = oracle.Run(engine, request)
+        for index, found in enumerate(result.logprobs):
+            text = np.array([*prompt, *result.tokens[:index]])
+            said = plain.forward(text, lambda q, k: k <= q, [len(text) - 1], np.zeros(1))
+            ids = said["top_ids"][0, 0].tolist()
+            logprobs = said["top_logits"][0, 0] - said["logsumexp"][0, 0]
+            assert [token for token, _ in found.top] == ids[:3]
+            if found.token in ids:
+                assert found.logprob == pytest.approx(logprobs[ids.index(found.token)], abs=1e-3)
+
+
+def test_a_probability_is_that_of_the_forward_that_decided(torch_engine):
+    made = Generator(torch_engine("block"), None)
+    for name in ("low_confidence_dynamic", "low_confidence_static"):
+        sampler = SamplerConfig(name, steps=3)
+        events = list(
+            made.stream([1, 2, 3], max_new_tokens=9, sampler=sampler, ignore_eos=True, logprobs=2)
+        )
+        steps = {event.forward: event for event in events if isinstance(event, Denoised)}
+        for position, found in enumerate(events[-1].result.logprobs):
+            step = steps[found.forward]
+            assert step.canvas[position] == found.token
+            sure = step.confidence[position - step.start]
+            assert found.logprob == pytest.approx(np.log(sure), abs=1e-4)
+
+
+def test_more_alternatives_than_the_graph_keeps_are_refused(generator):
+    with pytest.raises(RequestError, match="asks for more alternatives than the 8 the graph") as e:
+        generator().generate([1], logprobs=9)
+    assert "--candidates 9" in e.value.hint
+    for wrong in (-1, True, 1.5):
+        with pytest.raises(UsageError, match=f"logprobs is {wrong}"):
+            generator().generate([1], logprobs=wrong)
+
+
+def test_growing_spans_have_no_probabilities(generator, codec):
+    tokens = {"mask": MASK, "stop": (EOS,), "pad": EOS, "suppressed": (MASK,)}
+    made = generator("full", text=codec, tokens=tokens | {"expand": 58, "delete": 60})
+    with pytest.raises(RequestError, match="spans that grow move their tokens"):
+        made.infill("ab<mask:2>c", logprobs=1)

@@ -86,7 +86,7 @@ def bench_bundle(
     options = options or BenchOptions()
     asked = _tasks(root, options)
     bundle = Bundle.open(root, weights=options.torch)
-    bench = _Bench(bundle, _records(bundle, options.targets), options, advance)
+    bench = _Bench(bundle, records(bundle, options.targets), options, advance)
     with Watch() as watch:
         footprints = bench.footprints()
         rates_of = bench.rates()
@@ -117,8 +117,14 @@ def _tasks(root: Path, options: BenchOptions) -> list[Task]:
     return [] if path is None else tasks.read_tasks(path)
 
 
-def _records(bundle: Bundle, targets: Sequence[str]) -> dict[str, EngineRecord]:
-    """Return the records of the engines to measure, by full name."""
+def records(bundle: Bundle, targets: Sequence[str]) -> dict[str, EngineRecord]:
+    """Return the records of the engines to measure, by full name.
+
+    Raises:
+        UsageError: a target is unknown.
+        BundleError: a named one was not built, or none that runs here.
+        EngineError: a named one does not run here.
+    """
     built = bundle.engine_names()
     for name in targets:
         if name not in ENGINES and name not in built:
@@ -128,10 +134,10 @@ def _records(bundle: Bundle, targets: Sequence[str]) -> dict[str, EngineRecord]:
         for record in named.values():
             preflight.check(record)
         return named
-    records = {name: bundle.engine(name) for name in built}
+    known = {name: bundle.engine(name) for name in built}
     found = {
         name: record
-        for name, record in records.items()
+        for name, record in known.items()
         if record.target in ENGINES and preflight.obstacle(record) is None
     }
     if not found:

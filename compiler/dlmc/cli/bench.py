@@ -1,24 +1,24 @@
 """`dlmc bench`: engines of a bundle, timed side by side."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dlmc.cli.console import AsJson, BundlePath, note, say, say_json, size, table
+from dlmc.cli import bench_serve
+from dlmc.cli.console import AsJson, BundlePath, note, progress, say, say_json, size, table
 from dlmc_runtime.errors import UsageError
 from dlmc_runtime.samplers import SAMPLERS
 from dlmc_runtime.samplers.choice import choose
 
 if TYPE_CHECKING:
     from dlmc.bench.report import Contender, Phase, Report
+    from dlmc.bench.run import BenchOptions
     from dlmc.bench.spread import Spread
 
 BASELINES = ("torch",)
+_REPEATS = 5
 
 
 def command(
@@ -65,13 +65,40 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Answer in full length.")
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Measured answers of each engine.")] = 5,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measured answers of each engine. [default: 5; rounds, 1]"),
+    ] = None,
     tasks: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Lines like {"prompt": …, "answer": …} to get right.'),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw a picture, .svg or .png.")
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Send many requests at once, and the same one at a time."),
+    ] = False,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="How many, with --serve. [default: 32]")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests a second, at random times. [default: twice what one at a time serves]"
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Keep so many in flight instead.")
+    ] = None,
+    prompt_lengths: Annotated[
+        str | None,
+        typer.Option(metavar="RANGE", help="Ask with arbitrary tokens, such as 16-128."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Measure a server that runs already and serves this bundle."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,10 +107,17 @@ def command(
     Engines take turns at the same request, so that noise meets all of them alike. Run it on an
     idle machine; it says where the machine was not.
     """
-    from dlmc.bench import picture
-    from dlmc.bench.run import BenchOptions, bench_bundle
+    from dlmc.bench.run import BenchOptions
     from dlmc_runtime import SamplerConfig
 
+    only = bench_serve.Given(requests, rate, concurrency, prompt_lengths, url)
+    others = {
+        "--compare": compare,
+        "--prompt": prompt,
+        "--prompt-tokens": prompt_tokens,
+        "--plot": plot,
+    }
+    only.check(serve=serve, others=others, tasks=tasks, target=target)
     if compare not in (None, *BASELINES):
         raise UsageError(f"--compare is {compare!r}", f"it can be {', '.join(BASELINES)}")
     if prompt is not None and prompt_tokens is not None:
@@ -101,21 +135,41 @@ def command(
         "cache": cache,
     }
     SamplerConfig().updated(name=sampler, **given)  # a mistake is found before minutes of work
+    chosen = partial(choose, name=sampler, given=given)
+    same: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "sampler": chosen,
+        "seed": seed,
+        "ignore_eos": ignore_eos,
+        "tasks": tasks,
+    }
+    targets = tuple(target or ())
+    if serve:
+        same["given"] = {**given, "sampler": sampler}
+        bench_serve.run(bundle, targets, only, rounds=repeats or 1, as_json=as_json, **same)
+        return
+    _run(
+        BenchOptions(
+            targets=targets,
+            prompt=prompt,
+            prompt_tokens=prompt_tokens,
+            repeats=repeats or _REPEATS,
+            torch=compare == "torch",
+            **same,
+        ),
+        bundle,
+        plot,
+        as_json=as_json,
+    )
+
+
+def _run(options: "BenchOptions", bundle: Path, plot: Path | None, *, as_json: bool) -> None:
+    from dlmc.bench import picture
+    from dlmc.bench.run import bench_bundle
+
     if plot is not None:
         picture.check(plot)
-    options = BenchOptions(
-        targets=tuple(target or ()),
-        prompt=prompt,
-        prompt_tokens=prompt_tokens,
-        max_new_tokens=max_new_tokens,
-        sampler=partial(choose, name=sampler, given=given),
-        seed=seed,
-        ignore_eos=ignore_eos,
-        repeats=repeats,
-        torch=compare == "torch",
-        tasks=tasks,
-    )
-    with _progress() as advance:
+    with progress() as advance:
         report = bench_bundle(bundle, options, advance)
     if plot is not None:
         picture.draw(report, plot)
@@ -125,18 +179,6 @@ def command(
         say(readable(report))
     for warning in report.warnings:
         note(f"dlmc: warning: {warning}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], object]]:
-    """Yield what shows the part of the work that begins, where a person is watching."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("opening the bundle") as status:
-        yield status.update
 
 
 def readable(report: "Report") -> str:

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,18 @@ def say_json(data: Mapping[str, Any] | Sequence[Any]) -> None:
 def on_terminal() -> bool:
     """Return whether stdout is read by a person."""
     return sys.stdout is not None and sys.stdout.isatty()  # None where it was closed
+
+
+@contextmanager
+def progress(first: str = "opening the bundle") -> Iterator[Callable[[str], object]]:
+    """Yield what shows the part of the work that begins, where a person is watching."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(first) as status:
+        yield status.update
 
 
 def harmless(text: str) -> str:

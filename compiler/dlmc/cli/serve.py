@@ -126,7 +126,8 @@ def command(
         app = create_app(Catalog(served), settings)
         url = f"http://{host}:{opened.getsockname()[1]}"
         _tell(url, served, limits, settings, as_json=as_json)
-        server.run(app, opened, lambda: note(f"serving on {url}"), log=access_log)
+        ready = server.prepare(app, lambda: note(f"serving on {url}"), log=access_log)
+        ready.run(sockets=[opened])
 
 
 def served_names(bundles: Sequence[Path], names: Sequence[str] | None) -> list[str]:

@@ -1,13 +1,15 @@
 """Models of uniform noise: a canvas begins as random tokens, and is final all at once."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.engines.base import Outputs
+from dlmc_runtime.prediction import choices
 from dlmc_runtime.regimes.base import Regime, causal_piece_end
-from dlmc_runtime.samplers.base import Ints, Prediction, needed
+from dlmc_runtime.samplers.base import Prediction, needed
 from dlmc_runtime.samplers.renoise import Renoise, random_tokens
 from dlmc_runtime.task import Kind, Task
 
@@ -125,17 +127,22 @@ class Canvas(Regime):
         best = said.top_ids[:, 0]
         settled = self.sampler.settled(best, needed(prediction.entropy, "entropies"))
         if settled or row.step >= self.sampler.steps:
-            self._finish(best)
+            self._finish(prediction, said)
             return
+        prediction = row.guided(prediction)
         noise = random_tokens(needed(prediction.noise, "noise"), row.vocab_size)
         kept = self.sampler.select(prediction, block)
         row.canvas[row.start : row.end] = np.where(kept, prediction.tokens, noise)
         expected = said.next_self_conditioning
         self.next_expected = None if expected is None else expected.copy()
 
-    def _finish(self, tokens: Ints) -> None:
-        """Make the canvas final, and the row where the text ends with it."""
+    def _finish(self, prediction: Prediction, said: Outputs) -> None:
+        """Make the canvas's best tokens final, and the row where the text ends with it."""
         row, window = self.row, slice(self.row.start, self.row.end)
+        tokens = said.top_ids[:, 0]
+        if row.guide is not None:
+            best = choices(said, row.request.sampler, type(self.sampler), row.vocab_size)
+            tokens = row.guided(replace(prediction, choices=best, tokens=tokens)).tokens
         ends = np.isin(tokens, list(row.request.stop.ids))
         after_end = np.cumsum(ends) - ends > 0
         row.canvas[window] = np.where(after_end, row.tokens.pad, tokens)

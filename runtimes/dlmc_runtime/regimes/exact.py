@@ -198,7 +198,9 @@ class Exact(Regime):
             return
         if row.attention.seeded:
             drawn = row.attention.regime == "context"
-            row.plant(task.end, int(prediction.tokens[0] if drawn else said.top_ids[0, 0]))
+            if not drawn:
+                prediction = replace(prediction, tokens=said.top_ids[:, 0])
+            row.plant(task.end, int(row.guided(prediction, task.end).tokens[0]))
         self._enter(task.end)
         row.look_for_end()
         if row.known >= row.answer_end:

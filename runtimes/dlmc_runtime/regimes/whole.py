@@ -89,7 +89,7 @@ class Whole(Regime):
         row = self.row
         self.fresh = True
         if task.kind == "refresh" and row.shift and row.masked[row.start]:
-            row.fix(np.arange(row.end - row.start) == 0, prediction)
+            row.fix(np.arange(row.end - row.start) == 0, row.guided(prediction))
         else:
             row.decide(prediction)
         if row.open:

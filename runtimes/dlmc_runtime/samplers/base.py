@@ -37,10 +37,40 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class Choices:
+    """What a constraint chooses from.
+
+    Attributes:
+        ids: int64 [n,K], the best tokens of each position.
+        scores: float64 [n,K], what they count for: log-probabilities after temperature and
+            filters, with noise where tokens are drawn.
+        chances: float64 [n,K], the probabilities that the sampler's confidence is made of.
+        floor: float64 [n], what any other token counts for.
+        rest: float64 [n], the probability of each other token if all are as probable.
+    """
+
+    ids: Ints
+    scores: Floats
+    chances: Floats
+    floor: Floats
+    rest: Floats
+
+    def part(self, positions: slice) -> "Choices":
+        """Return those of some positions."""
+        return Choices(
+            self.ids[positions],
+            self.scores[positions],
+            self.chances[positions],
+            self.floor[positions],
+            self.rest[positions],
+        )
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One row's answer for the ``n`` positions of its block.
 
-    The last five are there only for samplers whose ``needs`` name them.
+    Those from ``margin`` to ``noise`` are there only for samplers whose ``needs`` name them.
 
     Attributes:
         tokens: int64 [n], the token each position would take.
@@ -50,6 +80,7 @@ class Prediction:
         candidates: the best tokens and their logits.
         shadow: `Candidates` of the positions fed a second time.
         noise: float64 [n] uniform numbers in [0, 1).
+        choices: what a constraint chooses from, where there is one.
     """
 
     tokens: Ints
@@ -59,6 +90,7 @@ class Prediction:
     candidates: Candidates | None = None
     shadow: Candidates | None = None
     noise: Floats | None = None
+    choices: Choices | None = None
 
     @property
     def finite(self) -> bool:

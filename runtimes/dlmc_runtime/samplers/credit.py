@@ -44,7 +44,11 @@ class Credit(Ranked):
         place = raised.argmax(1)[:, None]
         tokens = np.take_along_axis(found.ids, place, 1)[:, 0]
         confidence = np.exp(np.take_along_axis(raised, place, 1)[:, 0]) / total
-        return replace(prediction, tokens=tokens, confidence=confidence)
+        choices = prediction.choices
+        if choices is not None:
+            scores = raised - np.log(total)[:, None]
+            choices = replace(choices, scores=scores, chances=np.exp(scores))
+        return replace(prediction, tokens=tokens, confidence=confidence, choices=choices)
 
     def select(self, prediction: Prediction, block: BlockState) -> Bools:
         """Return the positions to commit, bool [n]."""

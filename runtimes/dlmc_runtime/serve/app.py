@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -15,7 +16,7 @@ from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
 
-ROUTERS: tuple[str, ...] = ("models", "completions", "metrics")
+ROUTERS: tuple[str, ...] = ("models", "completions", "metrics", "playground")
 """Modules of `dlmc_runtime.serve` with a ``router`` each."""
 
 
@@ -27,7 +28,7 @@ def create_app(catalog: Catalog, settings: Settings | None = None) -> FastAPI:
         settings: defaults for None.
     """
     site = Site(catalog, settings or Settings())
-    app = FastAPI(
+    app = _Application(
         title="dlmc",
         version=__version__,
         summary="Diffusion language models behind the API that OpenAI's clients speak.",
@@ -51,6 +52,21 @@ def create_app(catalog: Catalog, settings: Settings | None = None) -> FastAPI:
     for name in ROUTERS:
         app.include_router(_router(name))
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI, whose description says 422 of everything that takes a body; here that is a 400."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description of the API."""
+        if self.openapi_schema is None:
+            found = super().openapi()
+            for path in found["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                found["components"]["schemas"].pop(name, None)
+        return super().openapi()
 
 
 def _router(name: str) -> APIRouter:

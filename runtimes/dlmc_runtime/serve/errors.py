@@ -1,7 +1,7 @@
 """Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -146,25 +146,50 @@ _PLAIN = {
     "missing": "{param} is missing",
     "extra_forbidden": "{param} is not supported here",
 }
+# What to do about fields that clients of other servers may send.
+_HINTS = {
+    "suffix": "use /v1/fim/completions",
+    "echo": "put the prompt before the answer yourself",
+    "best_of": "ask for n answers",
+    "max_completion_tokens": "use max_tokens",
+}
 _SHOWN = 200
 
 
 _MEMBERS = ("str", "int", "float", "bool")  # of unions, as pydantic calls them
 
 
+def _path(problem: Mapping[str, Any]) -> list[str | int]:
+    """Return the fields and indices that lead to a problem.
+
+    Fields are identifiers; validators and members of unions have brackets in their names.
+    """
+    parts: Sequence[str | int] = problem["loc"][1:]
+    return [one for one in parts if isinstance(one, int) or _names_a_field(one)]
+
+
 def _names_a_field(part: str) -> bool:
     return part.replace("_", "a").isalnum() and part not in _MEMBERS
 
 
+def _fitted(problem: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how far into a value a problem lies."""
+    path = _path(problem)
+    return len(path), path[-1] if path and isinstance(path[-1], int) else 0
+
+
 def _first(error: RequestValidationError) -> tuple[str | None, str]:
     """Return the field behind the first problem with a body, and a sentence about it."""
-    problem = error.errors()[0]
-    # Fields are identifiers; validators and members of unions have brackets in their names.
-    path = [str(part) for part in problem["loc"][1:]]
-    param = ".".join(part for part in path if _names_a_field(part))[:_SHOWN] or None
+    first, *others = error.errors()
+    field = first["loc"][:2]
+    # Of a union every member complains: the one that fitted longest is what was meant.
+    problem = max([first, *(one for one in others if one["loc"][:2] == field)], key=_fitted)
+    param = ".".join(map(str, _path(problem)))[:_SHOWN] or None
     plain = _PLAIN.get(problem["type"])
     if plain is not None:
-        return param, plain.format(param=param or "the body")
+        said = plain.format(param=param or "the body")
+        hint = _HINTS.get(param or "")
+        return param, f"{said}: {hint}" if hint else said
     reason = str(problem["msg"]).removeprefix("Value error, ")[:_SHOWN]
     return param, f"{param or 'the body'}: {reason[:1].lower()}{reason[1:]}"
 

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -14,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.serve import errors, jobs
 from dlmc_runtime.serve.jobs import Run, Update
+from dlmc_runtime.serve.models import Served
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,6 +113,19 @@ def canvas(run: Run, update: Update) -> dict[str, Any] | None:
         "start": event.start,
         "end": min(event.end, size),
         "tokens_per_forward": masked.count(False) / event.forward,
-        "text": "".join(token["text"] for token in tokens),
+        "text": _text(served, ids, masked),
         "tokens": tokens,
     }
+
+
+def _text(served: Served, ids: Sequence[int], masked: Sequence[bool]) -> str:
+    """Return a canvas as text; what is decided is decoded run by run, so that bytes join."""
+    pieces: list[str] = []
+    codec = served.generator.text
+    for open_, run in groupby(zip(masked, ids, strict=True), key=lambda pair: pair[0]):
+        tokens = [token for _, token in run]
+        if open_:
+            pieces.append(_HOLE * len(tokens))
+        elif codec is not None:
+            pieces.append(codec.decode(tokens, skip_special_tokens=False))
+    return "".join(pieces)

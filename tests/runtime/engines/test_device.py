@@ -134,8 +134,21 @@ def test_buffers_of_another_engine_are_refused(engine):
         engine.forward(inputs, object(), [])
     with pytest.raises(TypeError, match="another engine"):
         engine.forward(object(), cache, [])
-    with pytest.raises(ValueError, match="a cache of 2x24 for 1x4 over 24"):
-        engine.forward(inputs, engine.cache(2, 24), [])
+    with pytest.raises(ValueError, match="a cache of 1x24 for 2x4 over 24"):
+        engine.forward(fed(engine, 2), cache, [])
+    with pytest.raises(ValueError, match="a cache of 1x16 for 1x4 over 24"):
+        engine.forward(inputs, engine.cache(1, 16), [])
+
+
+def test_a_narrow_forward_uses_the_front_of_a_wider_cache(engine):
+    cache = engine.cache(2, 24)
+    engine.forward(fed(engine, 2), cache, [Store(0, 2), Store(1, 3)])
+    engine.forward(fed(engine, 0, first=40), cache, [Store(0, 4)])
+    assert cache.filled.tolist() == [6, 3]
+    assert past(cache, 0)[:7] == [4, 5, 40, 41, 42, 43, 0]
+    assert past(cache, 1)[:4] == [8, 9, 10, 0]
+    with pytest.raises(ValueError, match="there is no row"):
+        engine.forward(fed(engine, 0), cache, [Store(2, 1)])
 
 
 def test_a_failing_forward_is_one_sentence(trt, root, cuda):

@@ -1,0 +1,117 @@
+"""Many requests at once, and for long: none lost, none changed by another, no memory kept."""
+
+import asyncio
+import gc
+import resource
+
+import httpx
+import pytest
+
+from dlmc_runtime.scheduler import Limits
+from dlmc_runtime.serve.settings import Settings
+
+WAIT = 300.0
+
+
+def prompts(count):
+    tasks = ("add {} and {}", "sort {} {} 3", "json {} {}")
+    return [tasks[i % 3].format(i % 10, (7 * i + 3) % 10) for i in range(count)]
+
+
+async def ask_all(url, bodies, at_once):
+    """Return the responses, in order."""
+    gate = asyncio.Semaphore(at_once)
+    limits = httpx.Limits(max_connections=at_once)
+    async with httpx.AsyncClient(timeout=WAIT, limits=limits) as client:
+
+        async def ask(body):
+            async with gate:
+                return await client.post(f"{url}/v1/completions", json=body)
+
+        return await asyncio.gather(*map(ask, bodies))
+
+
+@pytest.mark.slow
+def test_of_two_hundred_requests_at_once_none_is_lost_and_each_is_as_if_alone(tiny):
+    generator = tiny.served.generator
+    bodies = [
+        {
+            "model": "tiny-sdar",
+            "prompt": prompt,
+            "max_tokens": 4 + i % 9,
+            "temperature": (0.0, 0.8)[i % 2],
+            "seed": i,
+            "diffusion": {"ignore_eos": True},
+        }
+        for i, prompt in enumerate(prompts(200))
+    ]
+    responses = asyncio.run(ask_all(tiny.url, bodies, 200))
+    assert [response.status_code for response in responses] == [200] * 200
+    for body, response in zip(bodies, responses, strict=True):
+        alone = generator.generate(
+            body["prompt"],
+            max_new_tokens=body["max_tokens"],
+            sampler=generator.sampler.updated(temperature=body["temperature"]),
+            seed=body["seed"],
+            ignore_eos=True,
+        )
+        assert response.json()["choices"][0]["text"] == alone.text
+
+
+def test_where_too_many_come_some_are_told_to_come_again(live, letters):
+    running = live(letters(), Settings(max_concurrent=6), Limits(queue=2, rows=1))
+    running.engine.close_gate()
+    body = {"model": "test", "prompt": "abc", "max_tokens": 3}
+
+    async def main():
+        asking = asyncio.ensure_future(ask_all(running.url, [body] * 20, 20))
+        while running.app.state.site.active:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.5)
+        running.engine.open_gate()
+        return await asking
+
+    responses = asyncio.run(main())
+    statuses = [response.status_code for response in responses]
+    assert set(statuses) == {200, 429}
+    for response in responses:
+        if response.status_code == 429:
+            assert int(response.headers["retry-after"]) >= 1
+        else:
+            assert response.json()["choices"][0]["text"] == "def"
+
+
+def _resident():
+    with open("/proc/self/statm") as file:  # noqa: PTH123  (no file, a counter)
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.slow
+def test_memory_is_flat_however_many_requests_come(live, letters):
+    running = live(letters(), limits=Limits(prefix_bytes=1 << 20))
+    bodies = [
+        {
+            "model": "test",
+            "prompt": "abcdefgh" * (1 + i % 3),
+            "max_tokens": 20,
+            "stream": i % 2 == 0,
+            "diffusing": i % 4 == 0,
+        }
+        for i in range(200)
+    ]
+
+    def round_of_requests():
+        responses = asyncio.run(ask_all(running.url, bodies, 16))
+        assert all(response.status_code == 200 for response in responses)
+        gc.collect()
+        return _resident(), len(gc.get_objects())
+
+    round_of_requests()
+    first, objects = round_of_requests()
+    last, later = round_of_requests()
+    assert last - first < 8 << 20
+    assert later - objects < 2000
+    statistics = running.served.scheduler.statistics()
+    assert statistics.finished["length"] == 600
+    assert statistics.active == statistics.waiting == 0
+    assert running.app.state.site.active == 0

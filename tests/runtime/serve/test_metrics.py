@@ -1,0 +1,72 @@
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dlmc_runtime.serve.metrics import COUNTERS, GAUGES, LABELLED
+
+
+def samples(running):
+    response = running.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def test_what_was_done_is_counted(serving, letters):
+    running = serving(letters())
+    before = samples(running)
+    assert before["dlmc_requests_waiting", "test"] == 0
+    assert running.complete(max_tokens=5).status_code == 200
+    found = samples(running)
+    assert found["dlmc_tokens_total", "test"] == 5
+    assert found["dlmc_prompt_tokens_total", "test"] == 3
+    assert found["dlmc_requests_finished_total", "length", "test"] == 1
+    assert found["dlmc_request_seconds_count", "test"] == 1
+    assert found["dlmc_first_block_seconds_count", "test"] == 1
+    assert found["dlmc_queue_seconds_count", "test"] == 1
+    assert found["dlmc_forwards_total", "denoise", "test"] > 0
+    assert 0 < found["dlmc_batch_occupancy", "test"] <= 1
+    assert found["dlmc_tokens_per_forward", "test"] > 0
+
+
+def test_failures_are_counted_by_kind(serving, letters):
+    running = serving(letters())
+    running.engine.engine.sure[:] *= float("nan")
+    try:
+        assert running.complete().status_code == 503
+    finally:
+        running.engine.engine.sure[:] = 0.9
+    assert samples(running)["dlmc_requests_failed_total", "EngineError", "test"] == 1
+
+
+def test_every_metric_has_a_name_and_a_text_of_its_own():
+    rows = [row[:2] for row in (*GAUGES, *COUNTERS, *LABELLED)]
+    assert len({name for name, _ in rows}) == len(rows)
+    assert all(name.startswith("dlmc_") and text.endswith(".") for name, text in rows)
+
+
+def test_health_is_ok_while_requests_are_taken(serving, letters):
+    running = serving(letters())
+    response = running.client.get("/health")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    running.client.app.state.site.draining = True
+    response = running.client.get("/health")
+    assert (response.status_code, response.json()) == (503, {"status": "draining"})
+    refused = running.complete()
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_health_tells_of_an_engine_that_is_gone(serving, letters):
+    running = serving(letters())
+    running.served.scheduler.close()
+    response = running.client.get("/health")
+    assert response.status_code == 503
+    assert response.json() == {"status": "failed", "model": "test"}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/health"])
+def test_these_are_only_read(shared, path):
+    assert shared.client.post(path).status_code == 405

@@ -1,0 +1,185 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from dlmc_runtime.errors import DlmcError, UsageError
+from dlmc_runtime.serve.server import bind
+
+WAIT = 60.0
+START = "from dlmc.cli.app import main; main()"
+BODY = {"model": "tiny-sdar", "prompt": "add 12 and 30", "max_tokens": 64}
+# Enough forwards to be in the middle of: one position each, and no end before the length.
+LONG = {**BODY, "diffusion": {"ignore_eos": True, "sampler": "sequential"}, "max_tokens": 160}
+
+
+@pytest.fixture
+def process(tiny_folder):
+    """Start ``dlmc serve`` as a process of its own; returns it and its URL once it serves."""
+    started = []
+
+    def start(*options):
+        command = [sys.executable, "-c", START, "serve", str(tiny_folder), "--port", "0", *options]
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        started.append(child)
+        for line in child.stderr:
+            if line.startswith("serving on "):
+                return child, line.split()[-1]
+        raise AssertionError("the server did not start")
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait(WAIT)
+        child.stderr.close()
+
+
+def test_a_port_is_taken_once():
+    with bind("127.0.0.1", 0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(DlmcError, match=f"port {port} of 127.0.0.1 is in use: give another"):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["not a host", "203.0.113.7"])
+def test_a_host_must_be_an_address_of_this_machine(host):
+    with pytest.raises(UsageError, match="is no address"):
+        bind(host, 0)
+
+
+def test_a_server_answers_over_a_real_socket(live, letters):
+    url = live(letters()).url
+    body = {"model": "test", "prompt": "abc", "max_tokens": 3}
+    response = httpx.post(f"{url}/v1/completions", json=body)
+    assert response.json()["choices"][0]["text"] == "def"
+    assert "server" not in response.headers
+
+
+def test_a_client_that_leaves_its_stream_frees_the_row_within_a_forward(live, letters):
+    running = live(letters())
+    engine, scheduler = running.engine, running.served.scheduler
+    engine.close_gate()
+    body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": True}
+    with httpx.stream("POST", f"{running.url}/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        engine.let(3)
+        next(lines)
+    deadline = time.monotonic() + WAIT
+    while running.app.state.site.active and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert running.app.state.site.active == 0
+    before = engine.forwards
+    engine.open_gate()
+    assert scheduler.wait(WAIT)
+    assert engine.forwards <= before + 1
+    assert scheduler.statistics().cancelled == 1
+
+
+def test_a_client_that_leaves_while_it_waits_frees_its_place(live, letters):
+    running = live(letters())
+    engine, scheduler = running.engine, running.served.scheduler
+    engine.close_gate()
+    body = {"model": "test", "prompt": "abc", "max_tokens": 40}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{running.url}/v1/completions", json=body, timeout=0.3)
+    engine.open_gate()
+    assert scheduler.wait(WAIT)
+    assert scheduler.statistics().cancelled == 1
+
+
+def test_a_slow_reader_stalls_nobody(live, letters):
+    running = live(letters())
+    port = int(running.url.rpartition(":")[2])
+    body = (
+        b'{"model":"test","prompt":["' + b'","'.join([b"abc"] * 60) + b'"],'
+        b'"max_tokens":45,"stream":true,"diffusing":true}'
+    )
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        slow.recv(100)
+        other = {"model": "test", "prompt": "abc", "max_tokens": 3}
+        for _ in range(3):
+            response = httpx.post(f"{running.url}/v1/completions", json=other, timeout=WAIT)
+            assert response.json()["choices"][0]["text"] == "def"
+        assert running.served.scheduler.wait(WAIT)
+        assert running.served.scheduler.statistics().finished["length"] == 63
+
+
+@pytest.mark.slow
+def test_sigterm_lets_what_runs_finish_and_nothing_else_in(process):
+    child, url = process()
+    done = []
+
+    def ask():
+        done.append(httpx.post(f"{url}/v1/completions", json=LONG, timeout=WAIT))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while " 0.0" in _metric(url, "dlmc_requests_active"):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    refused = None
+    while refused is None and child.poll() is None:
+        try:
+            health = httpx.get(f"{url}/health", timeout=WAIT)
+            refused = httpx.post(f"{url}/v1/completions", json=BODY, timeout=WAIT)
+        except httpx.TransportError:
+            break
+        refused = refused if health.status_code == 503 else None
+    for thread in threads:
+        thread.join(WAIT)
+    assert child.wait(WAIT) == 0
+    assert [response.status_code for response in done] == [200] * 6
+    assert {response.json()["usage"]["completion_tokens"] for response in done} == {160}
+    assert refused is not None
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_a_server_at_once(process):
+    child, url = process("--drain-timeout", "600")
+    many = {**LONG, "prompt": [LONG["prompt"]] * 64, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=WAIT) as response:
+        next(response.iter_lines())
+        child.send_signal(signal.SIGINT)
+        while httpx.get(f"{url}/health", timeout=WAIT).status_code == 200:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(WAIT) == -signal.SIGINT
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_can_be_started_again(process):
+    child, url = process()
+    first = httpx.post(f"{url}/v1/completions", json=BODY, timeout=WAIT).json()
+    with httpx.stream(
+        "POST", f"{url}/v1/completions", json={**LONG, "stream": True}, timeout=WAIT
+    ) as response:
+        next(response.iter_lines())
+        child.kill()
+        assert child.wait(WAIT) == -signal.SIGKILL
+    port = url.rpartition(":")[2]
+    child, url = process("--port", port)
+    assert url.endswith(port)
+    again = httpx.post(f"{url}/v1/completions", json=BODY, timeout=WAIT).json()
+    assert again["choices"] == first["choices"]
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(WAIT) == 0
+
+
+def _metric(url, name):
+    lines = httpx.get(f"{url}/metrics", timeout=WAIT).text.splitlines()
+    return next(line for line in lines if line.startswith(name))
