@@ -4,6 +4,7 @@ import os
 
 import pytest
 import yaml
+from google.protobuf import text_format
 
 from dlmc.package.options import PackageOptions
 from dlmc.package.write import write_package
@@ -27,10 +28,9 @@ def write(tiny_built, tmp_path):
 
 
 def parsed(root):
-    from google.protobuf import text_format
-    from tritonclient.grpc.model_config_pb2 import ModelConfig
-
-    return text_format.Parse((root / "tiny" / "config.pbtxt").read_text(), ModelConfig())
+    config = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="it is not installed")
+    text = (root / "tiny" / "config.pbtxt").read_text()
+    return text_format.Parse(text, config.ModelConfig())
 
 
 def test_a_package_for_triton_is_a_model_repository(write):

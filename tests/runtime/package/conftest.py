@@ -16,7 +16,7 @@ def packaged(tiny_built, tmp_path_factory):
     """Return a package of tiny-sdar, called tiny: ``packaged("ray")``."""
 
     def make(form: Format, environment: str | None = None) -> Path:
-        output = tmp_path_factory.mktemp("package") / form
+        output: Path = tmp_path_factory.mktemp("package") / form
         target = "onnxruntime-cpu"
         write_package(PackageOptions(tiny_built, form, output, target, "tiny", environment))
         return output

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -49,7 +51,7 @@ def numpy_one() -> Path:
 def environment(tmp_path_factory, repository) -> Path:
     """A Python environment with these sources and what they need."""
     paths = [numpy_one(), repository / "runtimes", Path(np.__file__).parent.parent]
-    root = tmp_path_factory.mktemp("environment")
+    root: Path = tmp_path_factory.mktemp("environment")
     venv.create(root, symlinks=True, with_pip=False)
     (root / "lib" / f"python{PYTHON}" / "site-packages" / "dlmc.pth").write_text(
         "".join(f"{path}\n" for path in paths)
@@ -146,10 +148,9 @@ def test_a_stream_asked_of_generate_is_an_error(address):
 @pytest.fixture
 def grpc(server):
     """Return a function that sends requests over one gRPC stream and collects their answers."""
-    from tritonclient import grpc as client
-
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     connection = client.InferenceServerClient(server[1])
-    heard: queue.Queue[tuple[object, object]] = queue.Queue()
+    heard: queue.Queue[tuple[Any, Any]] = queue.Queue()
 
     def send(key, request):
         tensor = client.InferInput("request", [1], "BYTES")
@@ -189,9 +190,8 @@ def test_grpc_streams_many_at_once(grpc, alone):
 
 
 def test_grpc_carries_errors(grpc):
-    from tritonclient.utils import InferenceServerException
-
-    with pytest.raises(InferenceServerException, match="threshold is 7"):
+    utils = import_module("tritonclient.utils")
+    with pytest.raises(utils.InferenceServerException, match="threshold is 7"):
         grpc[0]({"0": {"prompt": "a", "diffusion": {"threshold": 7.0}}})
 
 
