@@ -35,6 +35,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	# For its tritonserver program alone: its own Python code asks for an older numpy.
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-pytriton
+	# Its Triton is 24.10, whose models cannot read numpy 2: tests give them this one.
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --target $(VENV)/share/triton-python 'numpy<2'
 	@touch $@
 
 demo: $(TINY:%=demo-%) ## Export, build, validate and run the shipped checkpoints

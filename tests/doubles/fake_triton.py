@@ -30,7 +30,7 @@ class TritonError(Exception):
         self.message, self.code = message, code
 
 
-class TritonModelException(Exception):
+class TritonModelException(Exception):  # noqa: N818  (Triton's name)
     pass
 
 
@@ -60,6 +60,7 @@ class Sender:
             self.ended.set()
 
     def is_cancelled(self) -> bool:
+        assert not self.ended.is_set(), "Triton 24.10 dies of this question after a final response"
         return self.cancelled
 
     def wait(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Every replica has an engine and a scheduler of its own; Ray's proxies hand it re
 replicas are started and stopped by load. A replica that must stop first finishes what it has.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 DEPLOYMENT = "Replica"
+KEYS_VARIABLE = "DLMC_API_KEYS"
+"""The variable of a replica's environment with API keys, separated by commas."""
 
 
 class Replica:
@@ -40,13 +43,16 @@ def build(root: Path) -> "FastAPI":
     Raises:
         BundleError: the package is damaged.
         EngineError: its engine does not run here.
+        UsageError: an API key is too short.
     """
     from dlmc_runtime.package.loading import load_app
     from dlmc_runtime.scheduler import Limits
+    from dlmc_runtime.serve.security import read_keys
     from dlmc_runtime.serve.settings import Settings
 
     package = read_package(root)
-    return load_app(root / BUNDLE, package.name, package.target, Limits(), Settings())
+    settings = Settings(api_keys=read_keys(None, os.environ.get(KEYS_VARIABLE)))
+    return load_app(root / BUNDLE, package.name, package.target, Limits(), settings)
 
 
 def application(root: Path) -> Any:

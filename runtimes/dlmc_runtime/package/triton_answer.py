@@ -35,6 +35,19 @@ class Answer:
         self._reader = EventReader()
         self._ended = False
 
+    @property
+    def unwanted(self) -> bool:
+        """Whether the client has gone before the answer's end. Triton tells nobody: one must ask.
+
+        Asked after the final response, Triton 24.10 dies.
+        """
+        return not self._ended and bool(self._sender.is_cancelled())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the final response was sent."""
+        return self._ended
+
     def begin(self, status: int, media_type: str) -> None:
         """Take the status and the kind of body."""
         self._status, self._events = status, media_type == "text/event-stream"

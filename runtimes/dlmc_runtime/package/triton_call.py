@@ -7,6 +7,7 @@ from typing import Any
 from dlmc_runtime.errors import UsageError
 
 ENDPOINTS = ("chat/completions", "completions", "fim/completions", "edit/completions")
+MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,32 @@ def read_call(inputs: dict[str, bytes], parameters: dict[str, Any], model: str) 
     body, text = inputs.get("request"), inputs.get("text_input")
     if (body is None) == (text is None):
         raise UsageError("request and text_input exclude each other", "give one of them")
+    if len(body or text or b"") > MAX_BYTES:
+        raise UsageError(f"the request is larger than {MAX_BYTES} bytes", "shorten it")
     if body is None:
+        if "prompt" in parameters:
+            raise UsageError("prompt is given beside text_input", "give one of them")
         fields = {"model": model, "prompt": _decoded("text_input", text or b""), **parameters}
         return Call(_path(inputs, fields), json.dumps(fields).encode())
     if parameters:
         raise UsageError(
             f"{min(parameters)!r} is given beside request", "write it into the request's JSON"
         )
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        fields = None
-    if isinstance(fields, dict) and "model" not in fields:
+    parsed = _parsed(body)
+    if isinstance(parsed, dict) and "model" not in parsed:
         # Spliced in: parsing and writing again would hide what is wrong with the text.
         rest = body.lstrip()[1:].lstrip()
         comma = b"" if rest.startswith(b"}") else b","
         body = b'{"model":' + json.dumps(model).encode() + comma + rest
-    return Call(_path(inputs, fields), body)
+    return Call(_path(inputs, parsed), body)
+
+
+def _parsed(body: bytes) -> object:
+    """Return what a text holds; None where it is no JSON, which is for the endpoint to say."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _path(inputs: dict[str, bytes], fields: object) -> str:

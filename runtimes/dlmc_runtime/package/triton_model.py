@@ -73,7 +73,7 @@ class TritonPythonModel:
         try:
             call = read_call(_inputs(request), json.loads(request.parameters()), self._model)
             exchange = Exchange(self._hosted.app, call.path, call.body, answer)
-            watch = asyncio.create_task(_watch(sender, exchange))
+            watch = asyncio.create_task(_watch(answer, exchange))
             try:
                 await exchange.run()
             finally:
@@ -86,11 +86,13 @@ class TritonPythonModel:
             answer.fail(500, "the model made a mistake: the server's log says which")
 
 
-async def _watch(sender: Any, exchange: Exchange) -> None:
-    """Hang up when the client has gone. Triton tells nobody: one has to ask."""
-    while not sender.is_cancelled():
+async def _watch(answer: Answer, exchange: Exchange) -> None:
+    """Hang up when the client has gone."""
+    while not answer.ended:
+        if answer.unwanted:
+            exchange.hang_up()
+            return
         await asyncio.sleep(_CANCELLED_EVERY)
-    exchange.hang_up()
 
 
 def _inputs(request: Any) -> dict[str, bytes]:

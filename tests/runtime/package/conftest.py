@@ -8,8 +8,7 @@ from dlmc.package.options import Format, PackageOptions
 from dlmc.package.write import write_package
 from dlmc_runtime import Generator
 
-# Long enough to be interrupted, and none is the beginning of another.
-PROMPTS = tuple(f"{n}+{n * 7 % 10}=" for n in range(1, 9))
+QUESTIONS = ("458+386=?", "12+345=?", "77+8=?", "901+99=?", "250+250=?", "6+7=?", "33+44=?")
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +16,7 @@ def packaged(tiny_built, tmp_path_factory):
     """Return a package of tiny-sdar, called tiny: ``packaged("ray")``."""
 
     def make(form: Format, environment: str | None = None) -> Path:
-        output = tmp_path_factory.mktemp("package") / form
+        output: Path = tmp_path_factory.mktemp("package") / form
         target = "onnxruntime-cpu"
         write_package(PackageOptions(tiny_built, form, output, target, "tiny", environment))
         return output
@@ -27,17 +26,9 @@ def packaged(tiny_built, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def alone(tiny_built) -> dict[str, str]:
-    """What each prompt is answered with when it is alone, in 24 tokens."""
+    """Prompts, and what each is answered with when it is alone."""
     with Generator.load(tiny_built) as generator:
-        options = {"max_new_tokens": 24, "ignore_eos": True}
-        return {prompt: generator.generate(prompt, **options).text for prompt in PROMPTS}
-
-
-@pytest.fixture
-def body():
-    """Return the fields that ask for what `alone` holds."""
-
-    def make(**fields: object) -> dict[str, object]:
-        return {"max_tokens": 24, "diffusion": {"ignore_eos": True}, **fields}
-
-    return make
+        assert generator.text is not None
+        chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
+        prompts = [generator.text.chat(chat) for chat in chats]
+        return {prompt: generator.generate(prompt).text for prompt in prompts}

@@ -76,7 +76,8 @@ EVENTS = strategies.lists(strategies.text("aé€🙂{}: ", min_size=1).map(str.
 @given(EVENTS, strategies.lists(strategies.integers(1, 9), min_size=1))
 def test_events_are_whole_however_their_bytes_are_cut(events, sizes):
     data = b"".join(f"data: {event}\n\n".encode() for event in events)
-    reader, found, at, turn = EventReader(), [], 0, 0
+    reader, at, turn = EventReader(), 0, 0
+    found: list[str] = []
     while at < len(data):
         size = sizes[turn % len(sizes)]
         found += reader.feed(data[at : at + size])

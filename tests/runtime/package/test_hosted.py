@@ -35,9 +35,12 @@ def test_an_application_lives_on_a_thread_of_its_own(app, seen):
 
 
 def test_an_application_that_cannot_start_leaves_no_thread():
+    async def refuse() -> None:
+        raise ValueError("no")
+
     @asynccontextmanager
     async def lifespan(app):
-        raise ValueError("no")
+        await refuse()
         yield
 
     with pytest.raises(ValueError, match="no"):

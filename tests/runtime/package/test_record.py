@@ -17,7 +17,7 @@ GOOD = {
 
 
 def test_what_was_written_is_read(tmp_path):
-    record = PackageRecord(**{k: v for k, v in GOOD.items() if k != "schema_version"})
+    record = PackageRecord.model_validate(GOOD)
     (tmp_path / PACKAGE).write_text(record.model_dump_json())
     assert read_package(tmp_path) == record
 

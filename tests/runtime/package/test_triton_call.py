@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies
 
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.package.triton_call import ENDPOINTS, read_call
+from dlmc_runtime.package.triton_call import ENDPOINTS, MAX_BYTES, read_call
 
 NAME = "tiny"
 
@@ -76,6 +76,17 @@ def test_there_is_one_request(inputs):
 def test_a_field_beside_the_body_is_not_ignored():
     with pytest.raises(UsageError, match="'max_tokens' is given beside request"):
         read_call({"request": b"{}"}, {"max_tokens": 3}, NAME)
+
+
+def test_a_prompt_is_given_once():
+    with pytest.raises(UsageError, match="prompt is given beside text_input"):
+        read_call({"text_input": b"a"}, {"prompt": "b"}, NAME)
+
+
+@pytest.mark.parametrize("name", ["request", "text_input"])
+def test_a_request_is_bounded_before_it_is_read(name):
+    with pytest.raises(UsageError, match="larger than"):
+        read_call({name: b" " * (MAX_BYTES + 1)}, {}, NAME)
 
 
 def test_a_prompt_is_text():

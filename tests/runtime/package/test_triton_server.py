@@ -9,8 +9,10 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -49,7 +51,7 @@ def numpy_one() -> Path:
 def environment(tmp_path_factory, repository) -> Path:
     """A Python environment with these sources and what they need."""
     paths = [numpy_one(), repository / "runtimes", Path(np.__file__).parent.parent]
-    root = tmp_path_factory.mktemp("environment")
+    root: Path = tmp_path_factory.mktemp("environment")
     venv.create(root, symlinks=True, with_pip=False)
     (root / "lib" / f"python{PYTHON}" / "site-packages" / "dlmc.pth").write_text(
         "".join(f"{path}\n" for path in paths)
@@ -105,18 +107,18 @@ def events(response):
     return [json.loads(line.removeprefix("data: ")) for line in lines if line]
 
 
-def test_http_answers_whole(address, alone, body):
+def test_http_answers_whole(address, alone):
     for prompt, expected in list(alone.items())[:2]:
-        request = {"request": json.dumps(body(prompt=prompt))}
+        request = {"request": json.dumps({"prompt": prompt})}
         answer = httpx.post(f"{address}/generate", json=request, timeout=WAIT).json()
         assert answer["text_output"] == expected
         assert answer["final"] is True
-        assert json.loads(answer["event"])["usage"]["completion_tokens"] == 24
+        assert json.loads(answer["event"])["usage"]["forwards"] > 1
 
 
-def test_http_streams(address, alone, body):
+def test_http_streams(address, alone):
     prompt, expected = next(iter(alone.items()))
-    request = {"request": json.dumps(body(prompt=prompt, stream=True))}
+    request = {"request": json.dumps({"prompt": prompt, "stream": True})}
     found = events(httpx.post(f"{address}/generate_stream", json=request, timeout=WAIT))
     assert len(found) > 2
     assert "".join(one["text_output"] for one in found) == expected
@@ -124,21 +126,21 @@ def test_http_streams(address, alone, body):
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "sentence"),
+    ("request_", "sentence"),
     [
-        ({"text_input": "a", "frob": 1}, 400, "frob is not supported here"),
-        ({"request": '{"prompt": "a", "model": "x"}'}, 404, "there is no model 'x'"),
-        ({"text_input": "a", "request": "{}"}, 400, "exclude each other"),
+        ({"text_input": "a", "frob": 1}, "frob is not supported here"),
+        ({"request": '{"prompt": "a", "model": "x"}'}, "there is no model 'x'"),
+        ({"text_input": "a", "request": "{}"}, "exclude each other"),
     ],
 )
-def test_http_says_what_is_wrong(address, request_, status, sentence):
+def test_http_says_what_is_wrong(address, request_, sentence):
     response = httpx.post(f"{address}/generate", json=request_, timeout=WAIT)
-    assert response.status_code == status
+    assert response.status_code == 400
     assert sentence in response.json()["error"]
 
 
-def test_a_stream_asked_of_generate_is_an_error(address, body):
-    request = {"request": json.dumps(body(prompt="1+1=", stream=True))}
+def test_a_stream_asked_of_generate_is_an_error(address):
+    request = {"request": json.dumps({"prompt": "1+1=", "stream": True})}
     response = httpx.post(f"{address}/generate", json=request, timeout=WAIT)
     assert "use generate stream" in response.json()["error"]
 
@@ -146,10 +148,9 @@ def test_a_stream_asked_of_generate_is_an_error(address, body):
 @pytest.fixture
 def grpc(server):
     """Return a function that sends requests over one gRPC stream and collects their answers."""
-    from tritonclient import grpc as client
-
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     connection = client.InferenceServerClient(server[1])
-    heard: queue.Queue[tuple[object, object]] = queue.Queue()
+    heard: queue.Queue[tuple[Any, Any]] = queue.Queue()
 
     def send(key, request):
         tensor = client.InferInput("request", [1], "BYTES")
@@ -176,27 +177,29 @@ def grpc(server):
         send("0", request)
         assert heard.get(timeout=WAIT)[1] is None
         connection.stop_stream(cancel_requests=True)
+        while not heard.empty():  # what was on its way, and that it was cancelled
+            heard.get()
 
     yield talk, first
     connection.close()
 
 
-def test_grpc_streams_many_at_once(grpc, alone, body):
-    requests = {prompt: body(prompt=prompt, stream=True) for prompt in alone}
+def test_grpc_streams_many_at_once(grpc, alone):
+    requests = {prompt: {"prompt": prompt, "stream": True} for prompt in alone}
     assert grpc[0](requests) == alone
 
 
-def test_grpc_carries_errors(grpc, body):
-    from tritonclient.utils import InferenceServerException
-
-    with pytest.raises(InferenceServerException, match="threshold is 7"):
+def test_grpc_carries_errors(grpc):
+    utils = import_module("tritonclient.utils")
+    with pytest.raises(utils.InferenceServerException, match="threshold is 7"):
         grpc[0]({"0": {"prompt": "a", "diffusion": {"threshold": 7.0}}})
 
 
-def test_the_model_goes_on_after_a_cancelled_request(grpc, alone, body):
-    grpc[1](body(prompt="9*9=", max_tokens=150, stream=True))
+def test_the_model_goes_on_after_a_cancelled_request(grpc, alone):
+    ignoring = {"ignore_eos": True}
+    grpc[1]({"prompt": "9*9=", "max_tokens": 150, "stream": True, "diffusion": ignoring})
     prompt, expected = next(iter(alone.items()))
-    assert grpc[0]({"0": body(prompt=prompt)}) == {"0": expected}
+    assert grpc[0]({"0": {"prompt": prompt}}) == {"0": expected}
 
 
 def test_the_readme_of_a_package_says_how_to_call_it(server):
@@ -206,6 +209,7 @@ def test_the_readme_of_a_package_says_how_to_call_it(server):
     assert len(commands) == 2
     for command in commands:
         line = command.replace("localhost:8000", server[0])
-        done = subprocess.run(["bash", "-ec", line], capture_output=True, text=True, timeout=WAIT)
+        shell = ["bash", "-ec", line]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=WAIT, check=True)
         assert '"text_output"' in done.stdout, done
         assert '"error"' not in done.stdout, done
