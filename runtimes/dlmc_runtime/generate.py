@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypedDict, TypeGuard, Unpack, cast, overload
+from typing import Unpack, cast, overload
 
 import numpy as np
 
@@ -19,6 +19,15 @@ from dlmc_runtime.errors import BundleError, RequestError, UsageError
 from dlmc_runtime.events import Event, Finished, Result
 from dlmc_runtime.infill import Template
 from dlmc_runtime.manifest import Manifest, Profile
+from dlmc_runtime.options import (
+    InfillOptions,
+    Options,
+    Prompt,
+    check_constraint,
+    is_prompt,
+    is_some_text,
+    whole_number,
+)
 from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Request, Row
@@ -26,74 +35,8 @@ from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.stop import Decode, StopRule
 from dlmc_runtime.text import TextCodec
 
-Prompt = str | Sequence[int]
-
-
-class Options(TypedDict, total=False):
-    """Keyword arguments of `Generator.request`, and so of `generate` and `stream`."""
-
-    max_new_tokens: int | None
-    sampler: SamplerConfig | None
-    seed: int
-    stop: Sequence[str]
-    ignore_eos: bool
-    early_exit: bool
-    keep_cache: bool
-    skip_special_tokens: bool
-    logprobs: int | None
-    constraint: Constraint | None
-
-
-class InfillOptions(TypedDict, total=False):
-    """Keyword arguments of `Generator.infill_request`, and so of `infill`."""
-
-    max_new_tokens: int | None
-    sampler: SamplerConfig | None
-    seed: int
-    logprobs: int | None
-
-
 # Most tokens in growing spans, unless a request says otherwise; what DreamOn's authors use.
 _SPAN = 64
-
-
-def _is_one(prompt: object) -> TypeGuard[Prompt]:
-    if isinstance(prompt, str):
-        return True
-    several = isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes)
-    return several and all(map(_is_id, cast("Sequence[object]", prompt)))
-
-
-def _is_id(token: object) -> bool:
-    return isinstance(token, int | np.integer) and not isinstance(token, bool)
-
-
-def _is_some_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise UsageError(f"{name} is {value!r}", f"it must be a whole number of at least {least}")
-    return int(value)
-
-
-def _check_constraint(constraint: Constraint, count: int, *, stop: bool, ignore_eos: bool) -> None:
-    if stop:
-        raise RequestError(
-            "a text cannot be cut at stop strings and match a constraint", "leave stop out"
-        )
-    if ignore_eos:
-        raise RequestError(
-            "a text that must match a constraint ends with a stop token", "leave ignore_eos out"
-        )
-    if constraint.shortest > count:
-        raise RequestError(
-            f"the shortest text that meets the constraint has {constraint.shortest} tokens, the "
-            f"answer may have {count}",
-            f"ask for max_new_tokens of at least {constraint.shortest}",
-        )
 
 
 def _default_sampler(manifest: Manifest) -> SamplerConfig:
@@ -206,8 +149,10 @@ class Generator:
         """
         ids = self._encode(prompt)
         default = self.manifest.max_new_tokens
-        count = default if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens, 1)
-        if not isinstance(stop, list | tuple) or not all(map(_is_some_text, stop)):
+        count = (
+            default if max_new_tokens is None else whole_number("max_new_tokens", max_new_tokens, 1)
+        )
+        if not isinstance(stop, list | tuple) or not all(map(is_some_text, stop)):
             problem = "stop is no list of strings, or one of them is empty"
             raise UsageError(problem, "give texts of at least one character")
         if stop and self.text is None:
@@ -216,14 +161,14 @@ class Generator:
         config = self._config(sampler, constrained=constraint is not None)
         tokens = self.manifest.tokens
         if constraint is not None:
-            _check_constraint(constraint, count, stop=bool(stop), ignore_eos=ignore_eos)
+            check_constraint(constraint, count, stop=bool(stop), ignore_eos=ignore_eos)
         stop_ids = frozenset() if ignore_eos else frozenset(tokens.stop)
         rule = StopRule(stop_ids, tuple(stop), self._decoder(skip_special_tokens))
         return Request(
             ids,
             count,
             config,
-            _whole("seed", seed, 0),
+            whole_number("seed", seed, 0),
             rule,
             early_exit,
             keep_cache,
@@ -268,7 +213,7 @@ class Generator:
         most = (
             max(length, _SPAN)
             if max_new_tokens is None
-            else _whole("max_new_tokens", max_new_tokens, length)
+            else whole_number("max_new_tokens", max_new_tokens, length)
         )
         count = most if grows else length
         self._check_length(len(encoded.ids) - length, count)
@@ -281,14 +226,14 @@ class Generator:
             encoded.ids,
             count,
             config,
-            _whole("seed", seed, 0),
+            whole_number("seed", seed, 0),
             holes=encoded.holes,
             logprobs=self._alternatives(logprobs),
         )
 
     def _alternatives(self, logprobs: int | None) -> int | None:
         kept = self.manifest.head.candidates
-        if logprobs is None or _whole("logprobs", logprobs, 0) <= kept:
+        if logprobs is None or whole_number("logprobs", logprobs, 0) <= kept:
             return logprobs
         raise RequestError(
             f"logprobs {logprobs} asks for more alternatives than the {kept} the graph keeps",
@@ -331,7 +276,7 @@ class Generator:
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
             ids = tuple(self._tokenize(prompt))
-        elif _is_one(prompt):
+        elif is_prompt(prompt):
             ids = tuple(int(token) for token in prompt)
         else:
             raise UsageError(
@@ -362,7 +307,7 @@ class Generator:
         Returns:
             One result, or a list in the order of the prompts.
         """
-        if _is_one(prompt):
+        if is_prompt(prompt):
             return self.run([self.request(prompt, **options)])[0]
         several = cast("Sequence[Prompt]", prompt)
         if not isinstance(several, Sequence | np.ndarray):

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from dlmc.bench.tasks import Task, rendered
-from dlmc_runtime.generate import Prompt
 from dlmc_runtime.manifest import Manifest
+from dlmc_runtime.options import Prompt
 from dlmc_runtime.text import TextCodec
 
 _LONGEST = 128  # arbitrary tokens, where nothing else is asked for

@@ -22,8 +22,9 @@ from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engine_record import EngineRecord
 from dlmc_runtime.engines import ENGINES
 from dlmc_runtime.errors import BundleError, UsageError
-from dlmc_runtime.generate import Generator, Prompt
+from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Precision
+from dlmc_runtime.options import Prompt
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
 

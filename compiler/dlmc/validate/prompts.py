@@ -6,7 +6,8 @@ import numpy as np
 
 from dlmc_runtime.batch import room
 from dlmc_runtime.errors import RequestError
-from dlmc_runtime.generate import Generator, Prompt
+from dlmc_runtime.generate import Generator
+from dlmc_runtime.options import Prompt
 from dlmc_runtime.profiles import ProfileTable
 from dlmc_runtime.row import Request, Row
 
