@@ -114,7 +114,8 @@ class Batch:
 
     def has_room(self, row: Row) -> bool:
         """Return whether slots for ``row`` are free, and a shape for it and the others."""
-        return self._free(row.slots, self.size) is not None and self._suits(row)
+        taken = sum(self.rows[index].slots for index in self.active)
+        return taken + row.slots <= self.size and self._suits(row)
 
     def _suits(self, row: Row) -> bool:
         """Return whether forwards that ``row`` shares with the others have a shape.
@@ -129,11 +130,15 @@ class Batch:
     def join(self, row: Row) -> int:
         """Give a row its slots, the first that are free; return the first of them.
 
+        Where two are free, but not side by side, others move for a pair.
+
         Raises:
             ValueError: none are free.
             EngineError: what an earlier row has left there cannot be cleared.
         """
         place = self._free(row.slots, self.size)
+        if place is None and self.has_room(row):
+            place = self._pack()
         if place is None:
             raise ValueError(f"no room for {row.slots} more in a batch of {self.size}")
         for slot in self._spoiled & set(range(place, place + row.slots)):
@@ -164,12 +169,26 @@ class Batch:
                 continue
             free = self._free(row.slots, width)
             if free is None:  # two slots are free, but not side by side
-                return self._width(active)
-            for offset in range(row.slots):
-                self.cache.move(place + offset, free + offset)
-                self._spoiled.discard(free + offset)
-            self.places[index] = free
+                self._pack()
+                break
+            self._move(index, free)
         return width
+
+    def _pack(self) -> int:
+        """Move all rows to the front, in the order of their places; return where they end."""
+        end = 0
+        for index in sorted(self.active, key=self.places.__getitem__):
+            if self.places[index] != end:
+                self._move(index, end)
+            end += self.rows[index].slots
+        return end
+
+    def _move(self, index: int, place: int) -> None:
+        """Move a row forward, to slots that are free or its own."""
+        for offset in range(self.rows[index].slots):
+            self.cache.move(self.places[index] + offset, place + offset)
+            self._spoiled.discard(place + offset)
+        self.places[index] = place
 
     def fill(self, indices: Sequence[int]) -> tuple[Sequence[int], int]:
         """Return which of these rows to feed together, in their order, and in which width.
@@ -210,11 +229,6 @@ class Batch:
             self._spoiled.discard(slot)
         self.cache.load(slot, saved)
         self.places[index] = slot
-
-    def _width(self, active: Sequence[int]) -> int:
-        """Return the narrowest width that reaches all rows where they are."""
-        end = max(self.places[index] + self.rows[index].slots for index in active)
-        return next(width for width in self.widths if width >= end)
 
 
 @contextmanager

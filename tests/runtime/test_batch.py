@@ -26,7 +26,7 @@ def made(manifest, scripted):
     """Make an empty batch over a scripted engine, and rows for it: ``batch.row(count, slots)``."""
 
     def make(size, profiles=None, context=48, **changes):
-        facts = manifest(profiles=profiles or widths(1, 2, 4, 8), guided=True, **changes)
+        facts = manifest(profiles=profiles or widths(1, 2, 4, 5, 8), guided=True, **changes)
         batch = Batch(scripted(facts, SCRIPT), size, context)
 
         def row(count=4, slots=1, prompt=(7,), **options):
@@ -65,8 +65,25 @@ def test_a_full_batch_has_no_room(made):
     batch.leave(rows[1])
     assert batch.has_room(batch.row())
     assert not batch.has_room(batch.row(slots=2))
+    with pytest.raises(ValueError, match="no room for 2 more in a batch of 4"):
+        batch.join(batch.row(slots=2))
     batch.leave(rows[2])
     assert batch.has_room(batch.row(slots=2))
+
+
+def test_others_move_for_a_pair(made):
+    batch = made(5)
+    rows, _ = joined(batch, 1, 1, 2, 1)
+    mark(batch)
+    batch.leave(rows[0], spoiled=True)
+    batch.leave(rows[3])
+    before = marks(batch)
+    pair = batch.row(slots=2)
+    assert batch.has_room(pair)
+    assert batch.join(pair) == 3
+    assert batch.places == [0, 1, 3]
+    assert marks(batch)[:2] == before
+    assert batch.cache.filled[:3].tolist() == [2, 3, 4]  # nothing of theirs was cleared
 
 
 def test_the_place_of_a_row_that_has_finished_is_free(made):
@@ -137,18 +154,16 @@ def test_rows_move_to_the_front_with_what_their_cache_holds(made):
     assert marks(batch) == before[:1]
 
 
-def test_a_pair_without_neighbouring_slots_stays(made):
+def test_rows_close_ranks_where_a_pair_finds_no_neighbouring_slots(made):
     batch = made(8)
     rows, _ = joined(batch, 1, 1, 1, 1, 2)
     mark(batch)
-    batch.leave(rows[1])
+    batch.leave(rows[1], spoiled=True)
     batch.leave(rows[3])
     before = marks(batch)
-    assert batch.narrow() == 8  # slots 1 and 3 are free: not side by side
+    assert batch.narrow() == 4  # slots 1 and 3 are free: not side by side
+    assert batch.places == [0, 1, 2]
     assert marks(batch) == before
-    batch.leave(rows[2])
-    assert batch.narrow() == 4
-    assert marks(batch) == [before[0], before[2]]
 
 
 def test_without_narrower_shapes_nobody_moves(made):

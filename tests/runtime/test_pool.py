@@ -1,5 +1,6 @@
 """Rows that come and go, of every kind of model: each is what it would be alone."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -464,3 +465,37 @@ def test_a_long_prompt_and_the_others_take_turns(manifest, scripted):
     assert third.row.finished
     finish(pool)
     assert results(second)[0].tokens == tuple(SCRIPT[(81 + np.arange(3)) % 60])
+
+
+def test_rows_with_a_constraint_sit_among_the_others(torch_engine, codec):
+    generator = Generator(torch_engine("block", profiles=BLOCKS), codec)
+    patterns = [None, "[a-z ]{3,12}", "(yes|no|maybe)[.!]", "[0-9]{1,6}"]
+    rng = np.random.default_rng(5)
+    asked = []
+    for index in range(7):
+        pattern = patterns[index % 4]
+        constraint = None if pattern is None else generator.constraints.regex(pattern)
+        name = ("low_confidence_dynamic", "sequential", "low_confidence_static")[index % 3]
+        asked.append(
+            generator.request(
+                rng.integers(0, 60, 1 + 5 * index).tolist(),
+                max_new_tokens=16,
+                sampler=SamplerConfig(name, temperature=0.8 * (index % 2)),
+                seed=index,
+                constraint=constraint,
+                logprobs=2,
+            )
+        )
+    alone = [generator.run([one])[0] for one in asked]
+    pool, waiting, tickets = pool_of(generator), [*range(7)], {}
+    while waiting or pool.seats:
+        one = ticket(generator, asked[waiting[0]]) if waiting else None
+        if one is not None and pool.batch.has_room(one.row):
+            tickets[waiting.pop(0)] = one
+            pool.join(one)
+        assert pool.turn()
+    for index, one in tickets.items():
+        check_story(one)
+        check_same(results(one)[0], alone[index])
+        pattern = patterns[index % 4]
+        assert pattern is None or re.fullmatch(pattern, results(one)[0].text)

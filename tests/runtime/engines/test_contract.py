@@ -14,6 +14,7 @@ from dlmc_runtime.engines.base import OUTPUTS, Store
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.scheduler import Scheduler
 
 
 @pytest.fixture(scope="session", params=["onnxruntime-cpu", "openvino-cpu"])
@@ -315,3 +316,40 @@ def test_text_goes_in_and_out(exported, target):
         assert generator.text is not None
         assert result.text == generator.text.decode(result.tokens)
         assert len(result.tokens) == 6
+
+
+def test_a_narrow_forward_uses_the_front_of_a_wider_cache(engine):
+    cache = engine.cache(2, 24)
+    for past in cache.past.values():
+        past[:] = 50
+    engine.forward(fed(engine), cache, [Store(0, 3)])
+    engine.forward(fed(engine), cache, [Store(0, 2)])
+    assert cache.filled.tolist() == [5, 0]
+    keys, _ = cache.past.values()
+    assert keys[0, 0, :6, 0].tolist() == [4, 5, 6, 4, 5, 50]
+    assert (keys[1] == 50).all()
+
+
+@pytest.mark.parametrize("family", ["llada", "sdar"])
+def test_rows_that_come_and_go_are_what_they_would_be_alone(exported, target, prompts, family):
+    bundle = exported(family, target)
+    engine = engines.load(bundle, target)
+    generator = Generator(engine, None)
+    cached = {"cache": "dual", "block_length": 8} if family == "llada" else {}
+    asked = [
+        generator.request(
+            prompt,
+            max_new_tokens=4 + 3 * index,
+            sampler=generator.sampler.updated(steps=4, **cached),
+            ignore_eos=True,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    alone = [generator.run([request])[0] for request in asked]
+    with Scheduler(generator) as scheduler:
+        tickets = [scheduler.submit(request, lambda event: None) for request in asked * 2]
+        together = [ticket.result(60.0) for ticket in tickets]
+        fed, had = scheduler.statistics().rows_fed, scheduler.statistics().slots_fed
+    assert [one.tokens for one in together] == [one.tokens for one in alone * 2]
+    assert 0.5 < fed / had <= 1.0
+    engine.close()
