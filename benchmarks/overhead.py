@@ -17,6 +17,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from dlmc_runtime import Generator, SamplerConfig, decode
+from dlmc_runtime.batch import Batch
 from dlmc_runtime.engines.onnxruntime import OnnxRuntimeEngine
 from dlmc_runtime.reader import Reader
 from dlmc_runtime.row import Row
@@ -80,7 +81,7 @@ def forwards(generator: Generator, prompt: str) -> Iterator[Forward]:
     request = generator.request(
         prompt, max_new_tokens=ANSWER, sampler=sampler, ignore_eos=True, keep_cache=True
     )
-    batch = decode.Batch(engine, [Row(request, generator.manifest)])
+    batch = Batch.of(engine, [Row(request, generator.manifest)])
     reader = Reader(batch.rows[0], generator.text, 0)
     while batch.active:
         kind = batch.rows[0].task(batch.chunk).kind
