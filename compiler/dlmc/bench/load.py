@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from dlmc.bench.tasks import Task, rendered
-from dlmc_runtime.manifest import Manifest
+from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.options import Prompt
 from dlmc_runtime.text import TextCodec
 
@@ -164,9 +164,8 @@ def arbitrary(manifest: Manifest, between: tuple[int, int], count: int, seed: in
     ]
 
 
-def fitting(manifest: Manifest, max_new_tokens: int) -> tuple[int, int]:
-    """Return a range of prompt lengths that fit the bundle's own profiles."""
-    longest = max(max(profile.block, profile.cache) for profile in manifest.profiles)
-    most = longest - max_new_tokens - manifest.attention.block_length
-    most = min(max(most, 1), _LONGEST)
+def fitting(profiles: Sequence[Profile], block: int, max_new_tokens: int) -> tuple[int, int]:
+    """Return a range of prompt lengths that fit profiles, with an answer and a block beside it."""
+    longest = max(max(profile.block, profile.cache) for profile in profiles)
+    most = min(max(longest - max_new_tokens - block, 1), _LONGEST)
     return max(most // 8, 1), most

@@ -199,7 +199,7 @@ def bench_server(
     bundle = Bundle.open(root, weights=False)
     spec = bundle.manifest.text
     codec = None if spec is None else TextCodec.load(bundle.root, spec)
-    asks = questions(root, bundle.manifest, codec, options)
+    asks = questions(root, bundle.manifest, bundle.manifest.profiles, codec, options)
     bodies = [_body(site, ask, options) for ask in asks]
     advance("warming up")
     first = _post(site, bodies[0])

@@ -171,7 +171,7 @@ class _Bench:
     ) -> None:
         self.bundle, self.records, self.options = bundle, records, options
         self.advance = advance
-        self.weights = Weights.of(bundle.manifest.model, tied=_tied(bundle))
+        self.weights = Weights.of(bundle.manifest.model, tied=head_is_tied(bundle))
         self.generators: dict[str, Generator] = {}
 
     def footprints(self) -> dict[str, Footprint | None]:
@@ -291,7 +291,7 @@ class _Bench:
         return Workload.of(self.request, length, self.options.repeats)
 
 
-def _tied(bundle: Bundle) -> bool:
+def head_is_tied(bundle: Bundle) -> bool:
     """Return whether the head uses the embedding's matrix."""
     manifest = bundle.manifest
     config = read_json(bundle.root / manifest.config)

@@ -242,7 +242,7 @@ class Comparison:
         together: as they came.
         sharing: what a scheduler tells about forwards; None where a server does not.
         same: answers of all rounds that are those made alone.
-        faster: tokens a second together over alone, by round.
+        ratios: tokens a second together over alone, by round.
     """
 
     rate: float | None
@@ -253,7 +253,12 @@ class Comparison:
     together: Side
     sharing: Sharing | None
     same: int
-    faster: Spread
+    ratios: tuple[float, ...]
+
+    @property
+    def faster(self) -> Spread:
+        """Summary of the ratios."""
+        return Spread.of(self.ratios)
 
 
 def compare(
@@ -296,7 +301,7 @@ def compare(
             for one, two in zip(ours, theirs, strict=True)
             if not (one.error or two.error)
         ),
-        faster=Spread.of(
+        ratios=tuple(
             _ratio(Side.of([ours], asks), Side.of([theirs], asks)) for ours, theirs in rounds
         ),
     )
@@ -338,5 +343,6 @@ class ServingReport:
         """Return everything, for JSON."""
         data = asdict(self)
         sharing = self.found.sharing
+        data["found"]["faster"] = asdict(self.found.faster)
         data["found"]["sharing"] = None if sharing is None else sharing.as_dict()
         return {**data, "warnings": self.warnings}

@@ -16,7 +16,7 @@ from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.errors import DlmcError, OverloadError
 from dlmc_runtime.events import Committed, Event, Failed, Finished
 from dlmc_runtime.generate import Generator
-from dlmc_runtime.manifest import Manifest
+from dlmc_runtime.manifest import Manifest, Profile
 from dlmc_runtime.row import Request
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.scheduler import Limits, Scheduler
@@ -181,7 +181,7 @@ def bench_serving(
     advance(f"loading {target}")
     with ExitStack() as stack:
         generator = stack.enter_context(Generator.of(bundle, target))
-        asks = questions(root, bundle.manifest, generator.text, options)
+        asks = questions(root, bundle.manifest, generator.profiles, generator.text, options)
         requests = [_request(generator, ask, options) for ask in asks]
         server = InProcess(generator, requests, options.limits)
         advance("warming up")
@@ -198,7 +198,11 @@ def bench_serving(
 
 
 def questions(
-    root: Path, manifest: Manifest, codec: TextCodec | None, options: ServeOptions
+    root: Path,
+    manifest: Manifest,
+    profiles: Sequence[Profile],
+    codec: TextCodec | None,
+    options: ServeOptions,
 ) -> list[Ask]:
     """Return what to ask: tasks of a file or of the bundle, or arbitrary ids.
 
@@ -210,7 +214,7 @@ def questions(
     if path is not None:
         return asked(read_tasks(path), codec, options.requests, options.seed)
     answer = options.max_new_tokens or manifest.max_new_tokens
-    between = options.lengths or fitting(manifest, answer)
+    between = options.lengths or fitting(profiles, manifest.attention.block_length, answer)
     return arbitrary(manifest, between, options.requests, options.seed)
 
 

@@ -1,5 +1,6 @@
 """One small bundle of each regime, exported and built, shared by the tests of this folder."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,3 +68,12 @@ def generator(bundle: Bundle) -> Iterator[Generator]:
 def ids() -> Callable[[int], list[int]]:
     """Token ids that say nothing, as many as asked for."""
     return lambda count: np.random.default_rng(3).integers(0, 250, count).tolist()
+
+
+@pytest.fixture(scope="session")
+def shared_root(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> Path:
+    """The shipped SDAR with an engine in which four rows share forwards."""
+    root = tmp_path_factory.mktemp("shared") / "tiny-sdar"
+    shutil.copytree(tiny["tiny-sdar"], root, ignore=shutil.ignore_patterns("engines"))
+    build_engine(plan_build(root, TARGET, ProfileRequest(batch=(1, 4), cache=96, prefill=32)))
+    return root

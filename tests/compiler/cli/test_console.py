@@ -1,6 +1,6 @@
 import pytest
 
-from dlmc.cli.console import harmless, note, on_terminal, say, say_json, size, table
+from dlmc.cli.console import harmless, note, on_terminal, progress, say, say_json, size, table
 
 
 def test_a_table_is_aligned():
@@ -40,3 +40,9 @@ def test_results_and_notes_go_to_different_streams(capsys):
 def test_a_closed_stdout_is_no_terminal(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     assert not on_terminal()
+
+
+def test_progress_is_for_a_person_who_watches(capsys):
+    with progress() as advance:
+        advance("loading")
+    assert capsys.readouterr().err == ""
