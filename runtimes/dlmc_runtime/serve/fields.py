@@ -114,7 +114,7 @@ class JsonSchema(Body):
     name: str = Field(min_length=1, max_length=64)
     description: str | None = Field(None, max_length=MAX_TOKENS)
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = Field(None, description="Answers always validate; false is refused.")
+    strict: bool | None = Field(None, description="Answers validate either way.")
 
 
 class TextFormat(Body):

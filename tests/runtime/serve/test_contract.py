@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import CHECKS
 from schemathesis.core.result import Ok
 
-EXAMPLES = 20
+EXAMPLES = 10
 FIELDS = ("model", "prompt", "stream", "n", "stop", "logprobs", "diffusion", "seed", "x")
 # What no schema says: which options a sampler heeds, how long a context is, what excludes what.
 UNSAID = ["positive_data_acceptance"]
