@@ -167,7 +167,7 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
     from dlmc_runtime.serve.models import Served
 
     generator = stack.enter_context(Generator.load(path, target))
-    return Served(name, generator, Scheduler(generator, limits))
+    return Served(name, generator, Scheduler(generator, limits), target)
 
 
 def _tell(

@@ -157,8 +157,10 @@ def _plan(served: Served, body: CompletionBody, site: Site) -> _Plan:
         with errors.blame("prompt"):
             ids = served.text.encode(prompt) if isinstance(prompt, str) else prompt
         most = fields.room(served, len(ids), body)
+        # What the prompt allows, a format may not: stop strings, or an answer so short.
+        field = "response_format" if "constraint" in more else "prompt"
         for seed in fields.seeds(body):
-            with errors.blame("prompt"):
+            with errors.blame(field):
                 request = served.generator.request(
                     ids,
                     max_new_tokens=most,

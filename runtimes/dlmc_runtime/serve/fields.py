@@ -6,7 +6,7 @@ asks for is ignored. What only a model can decide is checked when its request is
 
 import secrets
 from dataclasses import fields
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -65,16 +65,16 @@ class _Diffusion(Body):
     ignore_eos: bool = Field(default=False, description="Go on at the model's stop tokens.")
 
 
-Diffusion: type[_Diffusion] = create_model(
-    "Diffusion",
-    __base__=_Diffusion,
-    __doc__="Options of the sampler, see docs/samplers.md.",
-    **{
-        one.name: (_TYPES[one.type], None)
-        for one in fields(SamplerConfig)
-        if one.name not in _ELSEWHERE
-    },
-)
+_OPTIONS: dict[str, Any] = {
+    one.name: (_TYPES[one.type], None)
+    for one in fields(SamplerConfig)
+    if one.name not in _ELSEWHERE
+}
+if TYPE_CHECKING:
+    Diffusion = _Diffusion
+else:
+    about = "The sampler and its options, see docs/samplers.md."
+    Diffusion = create_model("Diffusion", __base__=_Diffusion, __doc__=about, **_OPTIONS)
 
 
 class Generation(Body):
@@ -96,7 +96,7 @@ class Generation(Body):
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Answers to every prompt.")
     stop: StopText | Stops | None = Field(None, description="Texts that end an answer before them.")
     user: str | None = Field(None, max_length=256, description="A label; it changes nothing.")
-    diffusion: Diffusion | None = None  # type: ignore[valid-type]
+    diffusion: Diffusion | None = None
     reasoning_effort: effort.Level | None = None
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class JsonSchema(Body):
     name: str = Field(min_length=1, max_length=64)
     description: str | None = Field(None, max_length=MAX_TOKENS)
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = Field(None, description="Answers always validate; false is refused.")
+    strict: bool | None = Field(None, description="Answers validate either way.")
 
 
 class TextFormat(Body):

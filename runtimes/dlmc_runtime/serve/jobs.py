@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -201,7 +202,7 @@ async def disconnected(http: HttpRequest) -> None:
         pass
 
 
-async def stop(*tasks: "asyncio.Future[object]") -> None:
+async def stop(*tasks: "asyncio.Future[Any]") -> None:
     """Cancel tasks and wait until they are gone; their errors are dropped."""
     for task in tasks:
         task.cancel()

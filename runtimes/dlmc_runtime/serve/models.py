@@ -33,6 +33,7 @@ class Served:
         name: what clients call it.
         generator: checks requests; owns the engine.
         scheduler: runs them.
+        engine: what to call the engine in descriptions; None for its class.
 
     Attributes:
         created: seconds since 1970, when it was loaded.
@@ -40,8 +41,11 @@ class Served:
         observe: is told of every request that was answered; a server's metrics listen here.
     """
 
-    def __init__(self, name: str, generator: Generator, scheduler: Scheduler) -> None:
+    def __init__(
+        self, name: str, generator: Generator, scheduler: Scheduler, engine: str | None = None
+    ) -> None:
         self.name, self.generator, self.scheduler = name, generator, scheduler
+        self.engine = engine or type(generator.engine).__name__
         self.created = int(time.time())
         self.token = lru_cache(_TOKEN_TEXTS)(self._token)
         self.observe: Callable[[Ticket], None] = _forget
@@ -172,7 +176,7 @@ def card(served: Served) -> ModelCard:
         created=served.created,
         family=manifest.family,
         regime=manifest.attention.regime,
-        engine=type(generator.engine).__name__,
+        engine=served.engine,
         context_length=served.context,
         max_tokens=manifest.max_new_tokens,
         samplers=legal.samplers_for(manifest.attention.regime, manifest.tokens),

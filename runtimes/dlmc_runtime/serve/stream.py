@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -34,6 +34,14 @@ def encode(data: Mapping[str, Any]) -> bytes:
     return f"data: {text}\n\n".encode()
 
 
+class Cancellable(Protocol):
+    """What a stream is of; `Run` is one."""
+
+    def cancel(self) -> None:
+        """End it: nobody waits for it any more."""
+        ...
+
+
 class EventStream(Response):
     """A response that sends events as they come, and ends the run when the client goes away.
 
@@ -50,7 +58,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        run: Run,
+        run: Cancellable,
         events: AsyncGenerator[Mapping[str, Any], None],
         stall_seconds: float = 60.0,
     ) -> None:

@@ -107,7 +107,7 @@ def test_keys_are_counted_and_not_shown(dlmc, served, monkeypatch, options):
 def test_json_is_one_object(dlmc, served):
     said = dlmc("serve", "x", "--port", "0", "--json").json
     assert said["url"] == f"http://127.0.0.1:{served.socket[1]}"
-    assert said["models"][0]["id"] == "x"
+    assert (said["models"][0]["id"], said["models"][0]["engine"]) == ("x", "onnxruntime-cpu")
     assert said["limits"]["queue"] == 256
     assert said["settings"]["max_concurrent"] == 512
 

@@ -195,7 +195,7 @@ def tiny_folder(_tiny_originals, tmp_path_factory) -> Path:
     from dlmc.targets.build import build_engine, plan_build
     from dlmc.targets.profiles import ProfileRequest
 
-    folder = tmp_path_factory.mktemp("served") / "tiny-sdar"
+    folder: Path = tmp_path_factory.mktemp("served") / "tiny-sdar"
     shutil.copytree(_tiny_originals("tiny-sdar"), folder, copy_function=os.link)
     build_engine(plan_build(folder, "onnxruntime-cpu", ProfileRequest()))
     return folder

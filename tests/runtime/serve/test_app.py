@@ -1,6 +1,6 @@
 import asyncio
 
-from dlmc_runtime.events import Finished
+from dlmc_runtime.events import Event, Finished
 from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import app
 from dlmc_runtime.serve.errors import RESPONSES
@@ -35,7 +35,7 @@ def test_what_runs_may_finish_when_the_application_ends(letters):
     generator = letters()
     served = Served("test", generator, Scheduler(generator))
     made = app.create_app(Catalog([served]))
-    seen = []
+    seen: list[Event] = []
 
     async def main():
         async with made.router.lifespan_context(made):

@@ -1,3 +1,4 @@
+import re
 import time
 from dataclasses import replace
 
@@ -252,3 +253,39 @@ def test_the_steps_that_cut_a_block_short_are_told(shared):
     choice = shared.complete(max_tokens=8, diffusion={"sampler": "dus", "steps": 1}).json()
     assert choice["choices"][0]["finish_detail"] == "steps"
     assert choice["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_matches_its_expression(serving, random_model, read_events, stream):
+    running = serving(random_model())
+    asked = {"type": "regex", "pattern": "(ab|cd){3}[0-9]"}
+    response = running.complete(max_tokens=12, response_format=asked, stream=stream)
+    assert response.status_code == 200, response.text
+    chunks = read_events(response)[:-1] if stream else [response.json()]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert re.fullmatch("(ab|cd){3}[0-9]", text)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"response_format": {"type": "regex", "pattern": "("}},
+        {"response_format": {"type": "regex", "pattern": "a{40}"}, "max_tokens": 5},
+        {"response_format": {"type": "regex", "pattern": "a+"}, "stop": "b"},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"type": "banana"}},
+            }
+        },
+    ],
+)
+def test_a_format_that_cannot_be_kept_is_refused(shared, change):
+    body = {"model": "test", "prompt": "abc", **change}
+    assert shared.refusal("/v1/completions", body)[:2] == (400, "response_format")
+
+
+def test_a_format_goes_without_a_template(shared):
+    body = {"model": "test", "template": "a", "response_format": {"type": "json_object"}}
+    assert shared.refusal("/v1/completions", body)[:2] == (400, "response_format")

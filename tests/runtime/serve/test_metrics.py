@@ -42,9 +42,10 @@ def test_failures_are_counted_by_kind(serving, letters):
 
 
 def test_every_metric_has_a_name_and_a_text_of_its_own():
-    rows = [row[:2] for row in (*GAUGES, *COUNTERS, *LABELLED)]
-    assert len({name for name, _ in rows}) == len(rows)
-    assert all(name.startswith("dlmc_") and text.endswith(".") for name, text in rows)
+    texts = {name: text for name, text, *_ in (*GAUGES, *COUNTERS, *LABELLED)}
+    assert len(texts) == len(GAUGES) + len(COUNTERS) + len(LABELLED)
+    assert all(str(name).startswith("dlmc_") for name in texts)
+    assert all(str(text).endswith(".") for text in texts.values())
 
 
 def test_health_is_ok_while_requests_are_taken(serving, letters):

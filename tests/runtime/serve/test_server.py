@@ -30,6 +30,7 @@ def process(tiny_folder):
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         started.append(child)
+        assert child.stderr is not None
         for line in child.stderr:
             if line.startswith("serving on "):
                 return child, line.split()[-1]
@@ -39,7 +40,8 @@ def process(tiny_folder):
     for child in started:
         child.kill()
         child.wait(WAIT)
-        child.stderr.close()
+        if child.stderr is not None:
+            child.stderr.close()
 
 
 def test_a_port_is_taken_once():
