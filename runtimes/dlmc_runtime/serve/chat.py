@@ -192,7 +192,7 @@ def _render(
     turns = conversation(body.messages, codec)
     variables = _variables(body, codec.template_reads - _GIVEN, enforced=enforced)
     try:
-        prompt = prompts.render(codec, style, turns, box.declared(), variables)
+        prompt = prompts.render(codec, style, turns, box.declared(), variables, served.context)
     except DlmcError as error:
         raise FieldError("messages", error.message, error.hint) from error
     if enforced and style.opens_thought(prompt.text):

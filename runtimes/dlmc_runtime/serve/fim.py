@@ -121,7 +121,11 @@ def _plan(served: Served, body: FimBody, site: Site) -> _Plan:
     if suffix and manifest.attention.regime == "full":
         filling = _span(served, body, prompt, suffix)
         return _Plan(body, served, filling.requests, filling)
-    ids = _around(served, prompt, suffix) if suffix else prompts.plain(served.text, prompt)
+    ids = (
+        _around(served, prompt, suffix)
+        if suffix
+        else prompts.plain(served.text, prompt, served.context)
+    )
     most = fields.room(served, len(ids), body)
     config = fields.sampler(served, body)
     requests = []
@@ -141,7 +145,7 @@ def _plan(served: Served, body: FimBody, site: Site) -> _Plan:
 
 def _span(served: Served, body: FimBody, prompt: str, suffix: str) -> Filling:
     """Return the requests that fill a span of masks between two texts."""
-    around = [prompts.plain(served.text, text) for text in (prompt, suffix)]
+    around = [prompts.plain(served.text, text, served.context) for text in (prompt, suffix)]
     left = served.context - sum(map(len, around))
     if left < 1 or (body.max_tokens or 1) > left:
         raise FieldError(
@@ -178,7 +182,7 @@ def _around(served: Served, prompt: str, suffix: str) -> list[int]:
     texts = {PREFIX: prompt, SUFFIX: suffix, "": ""}
     ids: list[int] = []
     for token, what in row_of_tokens:
-        ids += [codec.added_tokens[token], *prompts.plain(codec, texts[what])]
+        ids += [codec.added_tokens[token], *prompts.plain(codec, texts[what], served.context)]
     return ids
 
 

@@ -50,9 +50,15 @@ def cut(text: str, names: Collection[str], mark: str) -> str:
     return mark.join([*pieces, text[done:]])
 
 
-def plain(codec: TextCodec, text: str) -> list[int]:
-    """Return the ids of a text, none of which is a special token, whatever the text holds."""
-    return _encode(codec, *_cut_within(codec, text))
+def plain(codec: TextCodec, text: str, most: int) -> list[int]:
+    """Return the ids of a text, none of which is a special token, whatever the text holds.
+
+    Args:
+        codec: of the model.
+        text: the text.
+        most: how many ids are of use; of a longer text some more are returned, not all.
+    """
+    return _encode(codec, *_cut_within(codec, text), most)
 
 
 def render(
@@ -61,6 +67,7 @@ def render(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     variables: Mapping[str, Any],
+    most: int,
 ) -> Prompt:
     """Render a conversation.
 
@@ -73,6 +80,7 @@ def render(
         messages: as `TextCodec.chat` takes them.
         tools: the same.
         variables: what else the template reads.
+        most: how many ids are of use, as in `plain`.
 
     Raises:
         DlmcError: as `TextCodec.chat`.
@@ -94,7 +102,7 @@ def render(
         tools=None if tools is None else of(list(tools), others),
         **{name: of(value, others) for name, value in variables.items()},
     )
-    return Prompt(_encode(codec, text, mark), re.sub(mark, "", text, flags=re.IGNORECASE))
+    return Prompt(_encode(codec, text, mark, most), re.sub(mark, "", text, flags=re.IGNORECASE))
 
 
 def _cut_within(codec: TextCodec, text: str) -> tuple[str, str]:
@@ -102,7 +110,11 @@ def _cut_within(codec: TextCodec, text: str) -> tuple[str, str]:
     return cut(text, codec.special_tokens, mark), mark
 
 
-def _encode(codec: TextCodec, text: str, mark: str) -> list[int]:
+def _encode(codec: TextCodec, text: str, mark: str, most: int) -> list[int]:
     """Tokenize what is between marks; a template may have changed their case."""
-    pieces = re.split(mark, text, flags=re.IGNORECASE)
-    return [token for piece in pieces if piece for token in codec.encode(piece)]
+    ids: list[int] = []
+    for piece in re.split(mark, text, flags=re.IGNORECASE):
+        if len(ids) > most:  # many small pieces take long, and nobody wants them
+            break
+        ids += codec.encode(piece) if piece else ()
+    return ids

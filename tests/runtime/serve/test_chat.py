@@ -6,6 +6,8 @@ from typing import Any
 import jsonschema
 import pytest
 import speaking
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openai import BadRequestError, OpenAI
 
 from dlmc_runtime.serve import chat
@@ -423,3 +425,28 @@ def test_an_object_may_hold_what_looks_like_a_marker(hermes, monkeypatch):
     monkeypatch.setattr(compiler, "json_object", lambda: small)
     answer = hermes.says('{"a": "<think>"}', response_format={"type": "json_object"})
     assert json.loads(answer.choices[0].message.content) == {"a": "<think>"}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.sampled_from(["user", "test", "auto", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "function", "name", "parameters"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=6,
+)
+FIELDS = sorted(chat.ChatBody.model_fields)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_body_is_a_defect(hermes, fields):
+    body = {"model": "test", "messages": HELLO, "max_tokens": 4, **fields}
+    response = hermes.running.post("/v1/chat/completions", body)
+    assert response.status_code in (200, 400, 404)
+    if response.status_code == 400:
+        assert response.json()["error"]["param"]

@@ -28,7 +28,7 @@ def byte_codec():
 
 def render(codec, *messages, tools=None, **variables):
     variables = {"extra": "", **variables}
-    return prompts.render(codec, formats.find(codec), list(messages), tools, variables)
+    return prompts.render(codec, formats.find(codec), list(messages), tools, variables, 1000)
 
 
 def test_a_text_is_cut_within_names_and_nowhere_else():
@@ -40,9 +40,14 @@ def test_a_text_is_cut_within_names_and_nowhere_else():
 
 @given(st.lists(st.sampled_from([*SPECIALS, "<", "|", ">", "turn", "é\n"])).map("".join))
 def test_no_text_makes_a_special_token(byte_codec, text):
-    ids = prompts.plain(byte_codec, text)
+    ids = prompts.plain(byte_codec, text, 1000)
     assert not set(ids) & {byte_codec.added_tokens[name] for name in SPECIALS}
     assert byte_codec.decode(ids, skip_special_tokens=False) == text
+
+
+def test_a_text_that_is_too_long_is_not_read_to_its_end(byte_codec):
+    ids = prompts.plain(byte_codec, "<turn|>" * 100_000, 50)
+    assert 50 < len(ids) < 70
 
 
 def test_a_user_cannot_end_a_turn(byte_codec):
