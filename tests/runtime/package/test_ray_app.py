@@ -63,7 +63,6 @@ def needs_ray():
     ("form", "error"), [("triton", UsageError), (None, BundleError)], ids=["triton", "nothing"]
 )
 def test_an_application_is_of_a_package_for_ray(packaged, tmp_path, form, error):
-    needs_ray()
     with pytest.raises(error, match="dlmc package"):
         ray_app.application(packaged(form) if form else tmp_path)
 
