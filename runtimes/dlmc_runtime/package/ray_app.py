@@ -74,4 +74,4 @@ def application(root: Path) -> Any:
     def on_replica() -> "FastAPI":
         return build(root)
 
-    return serve.deployment(serve.ingress(on_replica)(Replica), name=DEPLOYMENT).bind()
+    return serve.deployment(name=DEPLOYMENT)(serve.ingress(on_replica)(Replica)).bind()

@@ -24,7 +24,7 @@ from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.package import ray_app
 from dlmc_runtime.package.loading import close
 
-WAIT = 60.0
+WAIT = 120.0
 NAME = "tiny"
 
 
