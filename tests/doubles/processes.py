@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 120.0  # seconds for a server to start, on a busy machine
+PATIENCE = 300.0  # seconds for a server to start, on a busy machine
 _ENDING = 30.0
 
 

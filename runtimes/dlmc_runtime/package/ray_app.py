@@ -65,14 +65,13 @@ def application(root: Path) -> Any:
         BundleError: there is no package.
         UsageError: the package was made for something else.
     """
-    from ray import serve
-
     package = read_package(root)
     if package.format != "ray":
         hint = "make one with dlmc package --format ray"
         raise UsageError(f"{root} is a package for {package.format}", hint)
+    from ray import serve
 
     def on_replica() -> "FastAPI":
         return build(root)
 
-    return serve.deployment(serve.ingress(on_replica)(Replica), name=DEPLOYMENT).bind()
+    return serve.deployment(name=DEPLOYMENT)(serve.ingress(on_replica)(Replica)).bind()

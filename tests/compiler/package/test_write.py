@@ -81,12 +81,6 @@ def test_a_package_for_ray_is_an_application(write):
     assert read_package(root).format == "ray"
 
 
-def test_ray_takes_its_configuration(write):
-    schema = pytest.importorskip("ray.serve.schema", reason="ray is not installed")
-    config = yaml.safe_load((write("ray") / "serve.yaml").read_text())
-    schema.ServeDeploySchema.model_validate(config)
-
-
 def test_replicas_have_the_environment_of_ray(write):
     with pytest.raises(UsageError, match="--environment says nothing to ray"):
         write("ray", environment="/env")
