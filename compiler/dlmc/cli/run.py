@@ -1,5 +1,6 @@
 """`dlmc run`: a prompt in, text out."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,7 @@ from dlmc_runtime.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
+    from dlmc_runtime.constraints import Constraint
 
 _SHOWN = 40  # characters of a value that an error repeats
 
@@ -119,6 +121,13 @@ def command(
         list[str] | None,
         typer.Option(metavar="<str>", help="End the text before this string; repeatable."),
     ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Answer with JSON that validates against a schema."),
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Answer with a text that a regular expression matches.")
+    ] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Do not end at stop tokens.")
     ] = False,
@@ -164,7 +173,13 @@ def command(
         legal.check_heeded(config)
     talk = ChatOptions(chat, system, messages, tools, thinking, template_args)
     if infill is not None:
-        answer = {"--stop": stop, "--ignore-eos": ignore_eos, "--special-tokens": special_tokens}
+        answer = {
+            "--stop": stop,
+            "--json-schema": json_schema,
+            "--regex": regex,
+            "--ignore-eos": ignore_eos,
+            "--special-tokens": special_tokens,
+        }
         _refuse([name for name in answer if answer[name]], "--infill goes without {}")
     bare = infill is not None and prompt is None and messages is None
     if bare:
@@ -183,6 +198,7 @@ def command(
                 stop=stop or (),
                 ignore_eos=ignore_eos,
                 skip_special_tokens=not special_tokens,
+                constraint=find_constraint(generator, json_schema, regex),
                 **same,
             )
         events = generator.events([request])
@@ -196,6 +212,29 @@ def command(
         say("" if streaming else shown)
     if stats or (on_terminal() and not as_json):
         note(speed(result))
+
+
+def find_constraint(
+    generator: "Generator", json_schema: Path | None, regex: str | None
+) -> "Constraint | None":
+    """Return what the answer must match; None where nothing is asked for.
+
+    Raises:
+        UsageError: both are given, or the file is no JSON.
+        RequestError: the constraint is not supported.
+    """
+    if json_schema is None:
+        return None if regex is None else generator.constraints.regex(regex)
+    if regex is not None:
+        raise UsageError("--json-schema and --regex are two constraints", "give one of them")
+    try:
+        description = json.loads(json_schema.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{json_schema} cannot be read ({error.strerror})"
+        raise UsageError(problem, "give a file") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{json_schema} is no JSON", "give a JSON schema") from None
+    return generator.constraints.json_schema(description)
 
 
 def _refuse(given: Sequence[str], problem: str) -> None:

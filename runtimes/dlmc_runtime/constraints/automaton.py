@@ -120,7 +120,7 @@ class Automaton:
                 first = np.zeros(1, np.int64)
                 column[self.begin] = self._read(first, begun)[0] if begun else self.dead
         elif token in self.lexicon.stops:
-            column[:-1][_accepting(self.machine)] = self.end
+            column[_accepting(self.machine, self.lexicon)] = self.end
         column[self.distance[column] >= FAR] = self.dead
         column[self.end] = self.end
         return column
@@ -145,12 +145,11 @@ class Automaton:
         return bool(self.distance[self.advance(self.begin, tokens)] == 0)
 
 
-def _accepting(machine: Machine) -> Bools:
-    """Return which states of the automaton accept and are not behind a stop id, bool [S]."""
-    accepting = np.append(machine.accepting, False)
-    accepting[machine.states + 1] = machine.accepting[0]
-    accepting[machine.states] = False
-    return accepting
+def _accepting(machine: Machine, lexicon: Lexicon) -> Ints:
+    """Return the states of the automaton that accept and are not behind a stop id."""
+    accepting = np.flatnonzero(machine.accepting)
+    begins = lexicon.leading_tree is not None and bool(machine.accepting[0])
+    return np.append(accepting, machine.states + 1) if begins else accepting
 
 
 def automaton(machine: Machine, lexicon: Lexicon) -> Automaton:
@@ -167,9 +166,7 @@ def automaton(machine: Machine, lexicon: Lexicon) -> Automaton:
     found.note(np.array([end]), np.array([end]), lexicon.stops[0], lexicon.size)
     if lexicon.leading_tree is not None:
         found.add(lexicon.leading_tree, np.array([end + 1]), np.array([0]))
-    accepting = np.flatnonzero(_accepting(machine))
-    if lexicon.leading_tree is None:
-        accepting = accepting[accepting < end]
+    accepting = _accepting(machine, lexicon)
     found.note(accepting, np.full(len(accepting), end), lexicon.stops[0], len(lexicon.stops))
     source, target, token, count = found.edges()
     distance = _distance(source, target, np.append(accepting, end), end + 3)

@@ -59,7 +59,7 @@ class Compiler:
             RequestError: a keyword is not understood, nothing validates, or it is too large.
         """
         try:
-            text = json.dumps(description)
+            text = json.dumps(description, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             raise RequestError("the JSON schema is no JSON", "give an object") from None
         if len(text) > MAX_SCHEMA_BYTES:
@@ -96,7 +96,8 @@ class Compiler:
     def _read(self) -> Lexicon:
         if self._lexicon is None:
             tokens = self._manifest.tokens
-            never = {*tokens.suppressed, *filter(None, (tokens.mask,))}
+            edits = (tokens.mask, tokens.expand, tokens.delete, tokens.split)
+            never = {*tokens.suppressed, *(token for token in edits if token is not None)}
             size = self._manifest.model.vocab_size
             if all(token in never for token in tokens.stop):
                 raise RequestError(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from dlmc_runtime.errors import DlmcError, RequestError
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
+Ask = Callable[[str, bytes], Ints]
+
 MAX_PATTERN = 400_000
-_WAIT = 3 * worker.SECONDS  # a machine under load gives the child less than its time
+_WAIT = 5 * worker.SECONDS  # a machine under load gives the child less than its time
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,12 @@ class Machine:
         return len(self.accepting) - 1
 
 
-def build(pattern: str) -> Machine:
+def build(pattern: str, ask: Ask | None = None) -> Machine:
     """Return the automaton of a Rust expression that must match a text from end to end.
+
+    Args:
+        pattern: the expression; characters beyond ASCII are written as their code.
+        ask: makes the automaton of letters, in place of a child process.
 
     Raises:
         RequestError: the expression is wrong, matches nothing, or is too large.
@@ -49,17 +56,17 @@ def build(pattern: str) -> Machine:
     if len(pattern) > MAX_PATTERN:
         raise _too_large(f"{len(pattern)} characters of expression, the limit is {MAX_PATTERN}")
     letters = Alphabet.of(pattern)
-    return assemble(_answer(letters.rewrite(pattern), letters), letters)
+    # The sentinel lets it match the empty text. It must not occur elsewhere: the library also makes
+    # the automaton that looks for a match anywhere, which is as small only if a match begins
+    # nowhere else. The assertion at the end makes it follow all alternatives, not the first that
+    # matches.
+    whole = rf"{letters.sentinel}(?:{letters.rewrite(pattern)})\z"
+    return assemble((ask or _ask)(whole, letters.spelled), letters)
 
 
-def _answer(pattern: str, letters: Alphabet) -> Ints:
-    """Ask the child process about an expression in letters.
-
-    The sentinel lets it match the empty text. It must not occur elsewhere: the library also makes
-    the automaton that looks for a match anywhere, which is as small only if a match begins nowhere
-    else. The assertion at the end makes it follow all alternatives, not the first that matches.
-    """
-    said = f"{letters.spelled.hex()}\n{letters.sentinel}(?:{pattern})\\z".encode()
+def _ask(pattern: str, letters: bytes) -> Ints:
+    """Ask a child process about an expression in letters."""
+    said = f"{letters.hex()}\n{pattern}".encode()
     command = [sys.executable, "-P", str(Path(worker.__file__))]
     try:
         done = subprocess.run(command, input=said, capture_output=True, timeout=_WAIT, check=False)

@@ -13,6 +13,7 @@ from typing import Any
 
 from dlmc_runtime.constraints import numbers, regex
 from dlmc_runtime.constraints.apart import apart
+from dlmc_runtime.constraints.characters import NOTHING
 from dlmc_runtime.constraints.formats import FORMATS
 from dlmc_runtime.constraints.keywords import (
     ALONE,
@@ -34,6 +35,7 @@ RECURSION = 3
 """How often a definition may occur within itself."""
 
 _LEVELS = 48  # of a schema
+_PARTS = 4_000  # values of all kinds in a schema
 _VALUES = 5_000  # schemas visited, with every time that one is referred to
 _COMMA, _COLON = ", ?", ": ?"
 _STRING = f'"(?:{regex.json_character()})*"'
@@ -62,9 +64,20 @@ def _check(schema: Schema) -> None:
     """Refuse what is no schema.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is none, or too large.
         DlmcError: the library is not installed.
     """
+    waiting: list[object] = [schema]
+    for count in range(_PARTS + 1):
+        if not waiting:
+            break
+        if count == _PARTS:
+            raise RequestError(
+                f"the JSON schema is too large: over {_PARTS} parts", "make it smaller"
+            )
+        part = waiting.pop()
+        inner = part.values() if isinstance(part, Mapping) else part
+        waiting += inner if isinstance(part, Mapping | list) else ()
     try:
         from jsonschema import Draft202012Validator, SchemaError
     except ModuleNotFoundError:
@@ -126,8 +139,8 @@ class _Writer:
         self.types: dict[str, Callable[[Mapping[str, Any], str, int], str | None]] = {
             "null": lambda *_: "null",
             "boolean": lambda *_: "(?:true|false)",
-            "integer": lambda schema, *_: numbers.integer(_bounds(schema)),
-            "number": lambda schema, *_: numbers.number(_bounds(schema)),
+            "integer": lambda schema, *_: _possible(numbers.integer(_bounds(schema))),
+            "number": lambda schema, *_: _possible(numbers.number(_bounds(schema))),
             "string": self.string,
             "array": self.array,
             "object": self.object,
@@ -151,8 +164,10 @@ class _Writer:
         """Refuse keywords that are not supported, or not beside others."""
         asserting = [key for key in schema if key not in DESCRIBING]
         for key in asserting:
-            if key not in SUPPORTED or (key == "$id" and path != "$"):
-                raise refused(path, f"the keyword {key!r}")
+            if key not in SUPPORTED:
+                raise refused(path, f"the keyword {key[:60]!r}")
+        if "$id" in schema and path != "$":  # references would be relative to it
+            raise refused(path, "the keyword '$id'")
         for key in ALONE:
             others = [one for one in asserting if one not in (key, *ALONE[key])]
             if key in schema and others:
@@ -341,6 +356,10 @@ def _is_of(value: object, wanted: Sequence[str]) -> bool:
         type(None): ("null",),
     }
     return any(name in wanted for name in names[type(value)])
+
+
+def _possible(pattern: str) -> str | None:
+    return None if pattern == NOTHING else pattern
 
 
 def _bounds(schema: Mapping[str, Any]) -> numbers.Bounds:

@@ -16,7 +16,7 @@ import sys
 from itertools import islice
 
 WRONG, TOO_LARGE, EMPTY = 2, 3, 4
-SECONDS = 5
+SECONDS = 3
 BYTES = 1 << 30
 STATES = 30_000
 _END = 256
@@ -26,17 +26,27 @@ class TooLargeError(Exception):
     """The automaton has too many states."""
 
 
+class EmptyError(Exception):
+    """The expression matches nothing."""
+
+
 def transitions(pattern: str, letters: bytes) -> "array.array[int]":
     """Return the automaton of a Rust expression.
 
     Raises:
         ValueError: the library refuses the expression.
         TooLargeError: it has more than `STATES` states.
+        EmptyError: it matches nothing.
     """
     from outlines_core import Index, Vocabulary
 
     vocabulary = Vocabulary(_END, {bytes((byte,)): [byte] for byte in letters})
-    index = Index(pattern, vocabulary)
+    try:
+        index = Index(pattern, vocabulary)
+    except ValueError as error:
+        if "Found no transitions" in str(error):  # from a state that does not accept
+            raise EmptyError from None
+        raise
     found = index.get_transitions()
     if len(found) > STATES:
         raise TooLargeError
@@ -64,10 +74,10 @@ def main() -> int:
         letters, _, pattern = sys.stdin.buffer.read().decode().partition("\n")
         numbers = transitions(pattern, bytes.fromhex(letters))
     except ValueError as error:
-        if "Found no transitions" in str(error):  # from a state that does not accept
-            return EMPTY
         sys.stderr.write(str(error))
         return WRONG
+    except EmptyError:
+        return EMPTY
     except (TooLargeError, MemoryError):
         return TOO_LARGE
     sys.stdout.buffer.write(numbers.tobytes())

@@ -1,0 +1,66 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dlmc_runtime.constraints import Compiler, compile_json_object, compile_regex, compile_schema
+from dlmc_runtime.constraints import compiler as module
+from dlmc_runtime.errors import RequestError
+
+EOS = 60
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The expressions that were compiled."""
+    asked = []
+    build = module.machine.build
+    monkeypatch.setattr(module.machine, "build", lambda text: (asked.append(text), build(text))[1])
+    return asked
+
+
+def test_the_same_constraint_is_made_once(codec, manifest, counted):
+    compiler = Compiler(codec, manifest())
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(compiler.regex, ["ab"] * 8))
+    assert len(counted) == 1
+    assert all(one is found[0] for one in found)
+
+
+def test_the_oldest_constraint_is_forgotten_first(codec, manifest, counted):
+    compiler = Compiler(codec, manifest(), kept=2)
+    for pattern in ("a", "b", "a", "c", "a", "b"):
+        compiler.regex(pattern)
+    assert len(counted) == 4
+
+
+def test_texts_decide_by_what_they_say(codec, manifest):
+    number = {"type": "integer", "minimum": 7, "maximum": 9}
+    for made in (
+        compile_regex("[7-9]", codec, manifest()),
+        compile_schema(number, codec, manifest()),
+    ):
+        assert made.accepts(np.array([*codec.encode("8"), EOS]))
+        assert not made.accepts(np.array(codec.encode("6")))
+
+
+def test_a_vocabulary_without_braces_writes_no_object(codec, manifest):
+    with pytest.raises(RequestError, match="no text of the model's tokens"):
+        compile_json_object(codec, manifest())
+
+
+@pytest.mark.parametrize("description", [{"const": float("nan")}, {1: object()}, {"a": {1, 2}}])
+def test_what_is_no_json_is_refused(codec, manifest, description):
+    with pytest.raises(RequestError, match="no JSON"):
+        Compiler(codec, manifest()).json_schema(description)
+
+
+def test_a_large_schema_is_refused(codec, manifest):
+    with pytest.raises(RequestError, match="bytes"):
+        Compiler(codec, manifest()).json_schema({"description": "x" * 200_000})
+
+
+def test_a_bundle_whose_texts_never_end_is_refused(codec, manifest):
+    tokens = {"mask": 63, "stop": (), "pad": 61, "suppressed": (63,)}
+    with pytest.raises(RequestError, match="no token that ends a text"):
+        Compiler(codec, manifest(tokens=tokens)).regex("a")
