@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +173,20 @@ def test_no_more_requests_than_allowed_are_in_work(serving, letters):
     running.client.app.state.site.active = 0
     assert running.complete(max_tokens=1).status_code == 200
     assert running.client.app.state.site.active == 0
+
+
+def test_a_body_that_takes_too_long_is_a_408(live, letters):
+    running = live(letters(), Settings(body_seconds=0.1))
+    port = int(running.url.rpartition(":")[2])
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
+        slow.sendall(head + b'Content-Length: 100\r\n\r\n{"model":')
+        assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_what_is_refused_leaves_nothing_behind(guarded):
+    site = guarded.client.app.state.site
+    guarded.complete()
+    guarded.complete(headers=bearer(KEYS[0]))
+    guarded.client.get("/v1/nothing", headers=bearer(KEYS[0]))
+    assert site.active == 0
