@@ -1,7 +1,7 @@
 import json
 import re
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import BadRequestError, OpenAI
 
+from dlmc.targets.build import build_engine, plan_build
+from dlmc.targets.profiles import ProfileRequest
+from dlmc_runtime.generate import Generator
 from dlmc_runtime.serve import chat
 from dlmc_runtime.serve.models import Site
 from dlmc_runtime.serve.settings import Settings
@@ -325,6 +328,30 @@ def test_the_tiny_sdar_answers_openai_s_client(tiny):
     usage = json.loads(whole.model_dump_json())["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert usage["tokens_per_forward"] > 0
+
+
+@pytest.mark.slow
+def test_the_tiny_gemma_chats_and_keeps_a_format(tiny_bundle, live):
+    folder = tiny_bundle("tiny-gemma")
+    build_engine(plan_build(folder, "onnxruntime-cpu", ProfileRequest()))
+    question: Any = [{"role": "user", "content": "12+34="}]
+    with Generator.load(folder) as generator:
+        running = live(generator)
+        client = OpenAI(base_url=f"{running.url}/v1", api_key="none")
+        whole = client.chat.completions.create(model="test", messages=question, seed=1)
+        answer = client.chat.completions.create(
+            model="test", messages=question, seed=1, stream=True
+        )
+        assert joined(answer)[0] == whole.choices[0].message.content != ""
+        pattern: Any = {"type": "regex", "pattern": "the answer is [0-9]{1,3}"}
+        kept = client.chat.completions.create(
+            model="test", messages=question, response_format=pattern
+        )
+        assert re.fullmatch(pattern["pattern"], kept.choices[0].message.content or "")
+        with pytest.raises(BadRequestError, match="no place for tools"):
+            client.chat.completions.create(
+                model="test", messages=question, tools=cast("Any", [WEATHER])
+            )
 
 
 @pytest.mark.parametrize("manner", ["hermes", "gemma"])

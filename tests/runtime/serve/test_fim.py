@@ -1,6 +1,10 @@
 import pytest
 import speaking
 
+from dlmc.targets.build import build_engine, plan_build
+from dlmc.targets.profiles import ProfileRequest
+from dlmc_runtime.generate import Generator
+
 STOP = speaking.STOP
 SPAN = {"prompt": "a", "suffix": "b"}
 
@@ -136,3 +140,23 @@ def test_spans_that_grow_are_filled_one_position_a_forward(manifest, scripted, s
     filler.says("hello world", 1)
     text = filler.fill(prompt="a", suffix="b", max_tokens=5)["choices"][0]["text"]
     assert text == "hello"
+
+
+@pytest.mark.slow
+def test_the_tiny_llada_fills_slots_as_it_does_without_a_server(tiny_bundle, serving):
+    folder = tiny_bundle("tiny-llada")
+    build_engine(plan_build(folder, "onnxruntime-cpu", ProfileRequest()))
+    template = "1+2=<slot name=sum max=2/>, 2+2=<slot name=other max=3/>"
+    with Generator.load(folder) as generator:
+        alone = generator.infill("1+2=<mask:2>, 2+2=<mask:3>")
+        running = serving(generator)
+        answer = running.post("/v1/fim/completions", {"model": "test", "template": template})
+        (choice,) = answer.json()["choices"]
+        middle = running.post(
+            "/v1/fim/completions",
+            {"model": "test", "prompt": "1+2=", "suffix": ", 2+2=4", "max_tokens": 2},
+        )
+    for text, span in zip(choice["slots"].values(), alone.spans, strict=True):
+        assert span.startswith(text)
+    assert choice["text"] == "1+2={sum}, 2+2={other}".format(**choice["slots"])
+    assert middle.json()["usage"]["completion_tokens"] == 2
