@@ -3,8 +3,8 @@
     python benchmarks/serving.py
 
 An SDAR-shaped network of 130 M random weights in float32 (15 layers of 768, a vocabulary of
-32,000), in blocks of 4, as SDAR has them, and of 32. Prompts of 16 to 96 arbitrary tokens, 32 new
-ones, two steps a block of 4 and eight a block of 32, a new request as soon as one has ended; the
+32,000), in blocks of 4, as SDAR has them, and of 32. Prompts of 8 to 64 arbitrary tokens, 48 new
+ones, two steps a block of 4 and four a block of 32, a new request as soon as one has ended; the
 same requests one at a time, in turns. Time outside the engine is the scheduler's own: who is next,
 masks, samplers, text, blocks kept for later prompts.
 
@@ -34,8 +34,8 @@ from dlmc_runtime.manifest import Profile
 from machine import Cell, Table, parser, report
 from synthetic import SDAR_130M, build
 
-AT_ONCE, REQUESTS, PROMPTS, ANSWER = 8, 16, (16, 96), 32
-STEPS = {4: 2, 32: 8}
+AT_ONCE, REQUESTS, PROMPTS, ANSWER = 8, 16, (8, 64), 48
+STEPS = {4: 2, 32: 4}
 """Steps of a block, by its length."""
 CACHE, PREFILL = 192, 64
 WIDTHS = (1, 2, 4, 8)
