@@ -79,14 +79,14 @@ class Ticket:
             self._outcome = event.result
         elif isinstance(event, Failed):
             self._outcome = event.error
+        if isinstance(event, Finished | Failed):  # who hears of it finds the result there
+            self.close()
         if not self.cancelled:
             try:
                 self._listener(event)
             except Exception:  # noqa: BLE001  (whoever listens ends no other row)
                 _log.exception("a listener failed, its request is cancelled")
                 self.cancelled = True
-        if isinstance(event, Finished | Failed):
-            self.close()
 
     def close(self) -> None:
         """Take note that it has ended; the scheduler's business."""

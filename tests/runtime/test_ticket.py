@@ -83,11 +83,11 @@ def test_a_result_that_was_there_before_the_cancellation_stays(ticket):
     assert one.result() is RESULT
 
 
-def test_all_is_told_before_it_is_done(ticket):
+def test_who_hears_of_the_end_finds_the_result(ticket):
     seen = []
-    one = ticket(lambda event: seen.append(one.done))
+    one = ticket(lambda event: seen.append((one.done, one.ended is not None, one.result(0))))
     one.tell(Finished(0, RESULT))
-    assert seen == [False]
+    assert seen == [(True, True, RESULT)]
 
 
 def test_a_listener_that_raises_is_told_no_more(ticket, caplog):
