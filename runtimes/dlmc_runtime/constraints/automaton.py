@@ -1,5 +1,6 @@
 """Which tokens may follow one another: an automaton of bytes, read in tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -42,8 +43,9 @@ class Edges:
     key: Ints
 
     @classmethod
-    def ordered(cls, source: Ints, target: Ints, token: Ints, count: Ints, states: int) -> "Edges":
-        """Return edges that are ordered by source and target already."""
+    def ordered(cls, columns: Sequence[Ints], states: int) -> "Edges":
+        """Return edges of sources, targets, tokens and counts that are in order already."""
+        source, target, token, count = columns
         first = np.searchsorted(source, np.arange(states + 1))
         return cls(source, target, token, count, first, source * states + target)
 
@@ -176,8 +178,8 @@ def automaton(machine: Machine, lexicon: Lexicon) -> Automaton:
             "no text of the model's tokens meets the constraint", "give one that something matches"
         )
     kept = distance[target] < FAR
-    columns = (column[kept] for column in (source, target, token, count))
-    return Automaton(machine, lexicon, Edges.ordered(*columns, len(distance)), distance)
+    columns = [column[kept] for column in (source, target, token, count)]
+    return Automaton(machine, lexicon, Edges.ordered(columns, len(distance)), distance)
 
 
 class _Lift:

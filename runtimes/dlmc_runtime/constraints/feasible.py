@@ -205,9 +205,9 @@ def _weighed(
         after = layers[position + 1].states if position + 1 < count else last
         if span.fixed[position] < 0:
             joint = before[layer.source] * layer.weight * behind[position + 1][layer.target]
-            shares = np.bincount(layer.which, joint, kept + 1)
-            total = max(float(shares.sum()), np.finfo(np.float64).tiny)
-            shares /= total
+            summed = np.bincount(layer.which, joint, kept + 1)
+            total = max(float(summed.sum()), np.finfo(np.float64).tiny)
+            shares = summed / total
             best = np.flatnonzero(span.choices.ids[position] == tokens[position])
             if len(best):
                 confidence[position] = shares[best[0]]

@@ -76,8 +76,10 @@ def _check(schema: Schema) -> None:
                 f"the JSON schema is too large: over {_PARTS} parts", "make it smaller"
             )
         part = waiting.pop()
-        inner = part.values() if isinstance(part, Mapping) else part
-        waiting += inner if isinstance(part, Mapping | list) else ()
+        if isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
     try:
         from jsonschema import Draft202012Validator, SchemaError
     except ModuleNotFoundError:

@@ -62,7 +62,32 @@ def test_options_reach_the_generator(dlmc, generator):
         "stop": ["a", "b"],
         "ignore_eos": True,
         "skip_special_tokens": True,
+        "constraint": None,
     }
+
+
+class Constraints:
+    def json_schema(self, description):
+        return ("schema", description)
+
+    def regex(self, pattern):
+        return ("regex", pattern)
+
+
+def test_an_answer_may_have_to_match(dlmc, generator, tmp_path):
+    generator.constraints = Constraints()
+    dlmc("run", "bundle", "hi", "--regex", "a+")
+    assert generator.options["constraint"] == ("regex", "a+")
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "null"}')
+    dlmc("run", "bundle", "hi", "--json-schema", str(file))
+    assert generator.options["constraint"] == ("schema", {"type": "null"})
+    both = dlmc("run", "bundle", "hi", "--json-schema", str(file), "--regex", "a")
+    assert "two constraints" in both.err
+    file.write_text("{")
+    assert "is no JSON" in dlmc("run", "bundle", "hi", "--json-schema", str(file)).err
+    missing = dlmc("run", "bundle", "hi", "--json-schema", str(tmp_path / "missing.json"))
+    assert "cannot be read" in missing.err
 
 
 def test_special_tokens_are_shown_where_asked_for(dlmc, generator):
