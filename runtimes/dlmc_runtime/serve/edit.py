@@ -50,7 +50,7 @@ class EditBody(Body):
     seed: int | None = Field(None, ge=0, le=fields.MAX_SEED)
     stop: fields.StopText | fields.Stops | None = None
     user: str | None = Field(None, max_length=256)
-    diffusion: fields.Diffusion | None = None  # type: ignore[valid-type]
+    diffusion: fields.Diffusion | None = None
     reasoning_effort: effort.Level | None = None
     stream: bool | None = None
     tools: list[Any] | None = None
