@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from dlmc_runtime.errors import (
     DeadlineError,
@@ -118,14 +119,23 @@ def body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def describe(error: DlmcError) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Return the status, body and headers that an error of dlmc has."""
+def describe(
+    error: DlmcError, *, draining: bool = False
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Return the status, body and headers that an error of dlmc has.
+
+    Args:
+        error: what was raised.
+        draining: whether the server is about to end, so that it makes no sense to come again.
+    """
     if isinstance(error, FieldError):
         said = body(error.status, str(error), param=error.param, code=error.code)
         return error.status, said, {}
     status, code = next((s, c) for kind, s, c in _STATUS if isinstance(error, kind))
     headers = {}
     if isinstance(error, OverloadError):
+        if draining:
+            status, code = 503, "draining"
         headers["Retry-After"] = str(max(1, round(error.retry_after)))
     elif status == 503:
         headers["Retry-After"] = "1"
@@ -194,10 +204,16 @@ def _first(error: RequestValidationError) -> tuple[str | None, str]:
     return param, f"{param or 'the body'}: {reason[:1].lower()}{reason[1:]}"
 
 
-async def _on_dlmc(_: Request, error: Exception) -> Response:
+def is_draining(scope: Scope) -> bool:
+    """Return whether the application that a request came to was told to stop."""
+    site = getattr(getattr(scope.get("app"), "state", None), "site", None)
+    return bool(getattr(site, "draining", False))
+
+
+async def _on_dlmc(request: Request, error: Exception) -> Response:
     if not isinstance(error, DlmcError):
         raise error
-    return respond(*describe(error))
+    return respond(*describe(error, draining=is_draining(request.scope)))
 
 
 async def _on_validation(_: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """The process around the application: a socket, and an orderly end."""
 
+import asyncio
 import contextlib
 import errno
 import signal
@@ -17,7 +18,7 @@ from dlmc_runtime.serve.models import Site
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 30
-_CLOSING_SECONDS = 2  # for connections to close once all requests are answered
+_CLOSING_SECONDS = 2  # for the last answers to be sent, and for connections to close
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -52,14 +53,15 @@ class Server(uvicorn.Server):
     """A server that ends when what it has begun is done.
 
     The first SIGTERM or SIGINT lets no further request in: they are answered with 503, and so is
-    ``/health``, while those that run may finish for ``drain_seconds``. A second one ends the
-    process at once.
+    ``/health``, while those that run may finish for ``drain_seconds``; then they fail. A second one
+    ends the process at once.
     """
 
     def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self.site, self._ready = site, ready
         self._deadline = 0.0
+        self._closing: asyncio.Future[list[None]] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -89,8 +91,14 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; called ten times a second."""
-        if self.site.draining and (not self.site.active or time.monotonic() > self._deadline):
-            self.should_exit = True
+        if self.site.draining:
+            late = time.monotonic() - self._deadline
+            if late > 0 and self._closing is None:  # what is left is told so
+                schedulers = [served.scheduler for served in self.site.catalog.values()]
+                closes = [asyncio.to_thread(scheduler.close) for scheduler in schedulers]
+                self._closing = asyncio.gather(*closes)
+            if not self.site.active or late > _CLOSING_SECONDS:
+                self.should_exit = True
         return await super().on_tick(counter)
 
 

@@ -68,7 +68,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client leaves earlier."""
-        work = asyncio.ensure_future(self._send(send))
+        work = asyncio.ensure_future(self._send(scope, send))
         gone = asyncio.ensure_future(jobs.disconnected(HttpRequest(scope, receive)))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +78,7 @@ class EventStream(Response):
             self.run.cancel()
             await jobs.stop(work, gone)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         async with aclosing(self.events) as events:
@@ -87,7 +87,8 @@ class EventStream(Response):
                     await self._write(send, encode(data))
                 await self._write(send, DONE)
             except DlmcError as error:
-                await self._write(send, encode(errors.describe(error)[1]))
+                _, said, _ = errors.describe(error, draining=errors.is_draining(scope))
+                await self._write(send, encode(said))
             except TimeoutError:
                 return  # the reader stalls; an unfinished response closes its connection
             except Exception:  # noqa: BLE001  (the status is sent: what is left is to say so)

@@ -17,7 +17,7 @@ from dlmc_runtime.manifest import Profile
 from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve.app import create_app
 from dlmc_runtime.serve.models import Catalog, Served
-from dlmc_runtime.serve.server import bind, prepare
+from dlmc_runtime.serve.server import Server, bind, prepare
 from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
@@ -152,6 +152,7 @@ class Live:
     url: str
     served: Served
     app: object
+    server: Server
 
     @property
     def engine(self):
@@ -168,7 +169,7 @@ def _live(generator, settings=None, limits=None, name="test"):
     thread.start()
     try:
         assert ready.wait(WAIT)
-        yield Live(f"http://127.0.0.1:{opened.getsockname()[1]}", served, app)
+        yield Live(f"http://127.0.0.1:{opened.getsockname()[1]}", served, app, server)
     finally:
         server.should_exit = True
         thread.join(WAIT)

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import pytest
 
 from dlmc_runtime.errors import DlmcError, UsageError
 from dlmc_runtime.serve.server import bind
+from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
 START = "from dlmc.cli.app import main; main()"
@@ -116,6 +118,31 @@ def test_a_slow_reader_stalls_nobody(live, letters):
             assert response.json()["choices"][0]["text"] == "def"
         assert running.served.scheduler.wait(WAIT)
         assert running.served.scheduler.statistics().finished["length"] == 63
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, stream):
+    running = live(letters(), Settings(drain_seconds=0.05))
+    engine = running.engine
+    engine.close_gate()
+    answers = []
+
+    def ask():
+        body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": stream}
+        answers.append(httpx.post(f"{running.url}/v1/completions", json=body, timeout=WAIT))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert engine.waiting.wait(WAIT)
+    running.server.handle_exit(signal.SIGTERM, None)
+    while running.served.scheduler.alive:  # until the time is up
+        time.sleep(0.01)
+    engine.open_gate()
+    asking.join(WAIT)
+    (answer,) = answers
+    assert answer.status_code == (200 if stream else 503)
+    text = answer.text.removeprefix("data: ") if stream else answer.text
+    assert json.loads(text)["error"]["code"] == "draining"
 
 
 @pytest.mark.slow
