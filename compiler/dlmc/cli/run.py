@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -163,28 +164,21 @@ def command(
         "cache": cache,
         "guidance": guidance,
     }
-    for name, value in sampler_options(options).items():
-        if given.get(name) is not None:
-            raise UsageError(f"{name} is given twice", "give it once")
-        given[name] = value
+    given |= sampler_options(options, given)
     # A mistake is found before a load of minutes.
     config = SamplerConfig().updated(name=sampler, **given)
     if sampler is not None:
         legal.check_heeded(config)
     talk = ChatOptions(chat, system, messages, tools, thinking, template_args)
+    answer = {"--stop": stop, "--json-schema": json_schema, "--regex": regex}
+    answer |= {"--ignore-eos": ignore_eos, "--special-tokens": special_tokens}
     if infill is not None:
-        answer = {
-            "--stop": stop,
-            "--json-schema": json_schema,
-            "--regex": regex,
-            "--ignore-eos": ignore_eos,
-            "--special-tokens": special_tokens,
-        }
         _refuse([name for name in answer if answer[name]], "--infill goes without {}")
-    bare = infill is not None and prompt is None and messages is None
-    if bare:
+    question = None
+    if infill is None or prompt is not None or messages is not None:
+        question = read_question(prompt, talk)
+    else:
         _refuse(talk.given(), "{} needs a prompt before the template")
-    question = None if bare else read_question(prompt, talk)
     with Generator.load(bundle, target) as generator:
         config = choose(generator.sampler, sampler, given)
         same: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampler": config, "seed": seed}
@@ -201,17 +195,20 @@ def command(
                 constraint=find_constraint(generator, json_schema, regex),
                 **same,
             )
-        events = generator.events([request])
         streaming = on_terminal() and not as_json and not watch
         with _view(generator, streaming=streaming, watch=watch) as view:
-            result = follow(events, view)
+            result = follow(generator.events([request]), view)
     if as_json:
         say_json(report(result, seed, config))
     else:
-        shown = harmless(result.text) if on_terminal() else result.text
-        say("" if streaming else shown)
+        say("" if streaming else _readable(result.text))
     if stats or (on_terminal() and not as_json):
         note(speed(result))
+
+
+def _readable(text: str) -> str:
+    """Return a text as a terminal may have it; a pipe gets all of it."""
+    return harmless(text) if on_terminal() else text
 
 
 def find_constraint(
@@ -243,11 +240,13 @@ def _refuse(given: Sequence[str], problem: str) -> None:
         raise UsageError(problem.format(given[0]), f"leave out {given[0]}")
 
 
-def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:
+def sampler_options(
+    given: Sequence[str] | None, others: Mapping[str, object] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return parameters of a sampler given as ``name=value``; lists are separated by commas.
 
     Raises:
-        UsageError: a text is of another form.
+        UsageError: a text is of another form, or names what is among ``others`` already.
     """
     from dlmc_runtime import SamplerConfig
 
@@ -260,8 +259,8 @@ def sampler_options(given: Sequence[str] | None) -> dict[str, Any]:
                 f"--set {text} names no parameter of samplers",
                 f"write NAME=VALUE with one of {', '.join(sorted(known.keys() - {'name'}))}",
             )
-        if name in found:
-            raise UsageError(f"--set {name} is given twice", "give it once")
+        if name in found or others.get(name) is not None:
+            raise UsageError(f"{name} is given twice", "give it once")
         found[name] = _value(name, value, str(known[name]))
     return found
 
