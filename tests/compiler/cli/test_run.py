@@ -42,6 +42,8 @@ def test_json_is_one_object(dlmc, generator):
         "finish_reason": "stop",
         "seconds": 0.5,
         "spans": [],
+        "cached_tokens": 0,
+        "logprobs": [],
         "tokens_per_forward": pytest.approx(5 / 3),
         "tokens_per_second": 10.0,
         "seed": 7,
