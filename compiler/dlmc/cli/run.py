@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dlmc_runtime import Event, Generator, Result, SamplerConfig
     from dlmc_runtime.constraints import Constraint
 
+_UNFILLED = "--infill goes without {}"
 _SHOWN = 40  # characters of a value that an error repeats
 
 View = Callable[["Event"], object]
@@ -163,24 +164,16 @@ def command(
         "cache": cache,
         "guidance": guidance,
     }
-    for name, value in sampler_options(options).items():
-        if given.get(name) is not None:
-            raise UsageError(f"{name} is given twice", "give it once")
-        given[name] = value
+    _add(given, sampler_options(options))
     # A mistake is found before a load of minutes.
     config = SamplerConfig().updated(name=sampler, **given)
     if sampler is not None:
         legal.check_heeded(config)
     talk = ChatOptions(chat, system, messages, tools, thinking, template_args)
     if infill is not None:
-        answer = {
-            "--stop": stop,
-            "--json-schema": json_schema,
-            "--regex": regex,
-            "--ignore-eos": ignore_eos,
-            "--special-tokens": special_tokens,
-        }
-        _refuse([name for name in answer if answer[name]], "--infill goes without {}")
+        matched = {"--json-schema": json_schema, "--regex": regex}
+        answer = {"--stop": stop, "--ignore-eos": ignore_eos, "--special-tokens": special_tokens}
+        _refuse([name for name, value in (answer | matched).items() if value], _UNFILLED)
     bare = infill is not None and prompt is None and messages is None
     if bare:
         _refuse(talk.given(), "{} needs a prompt before the template")
@@ -212,6 +205,14 @@ def command(
         say("" if streaming else shown)
     if stats or (on_terminal() and not as_json):
         note(speed(result))
+
+
+def _add(given: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add parameters that are not given already."""
+    for name, value in more.items():
+        if given.get(name) is not None:
+            raise UsageError(f"{name} is given twice", "give it once")
+        given[name] = value
 
 
 def find_constraint(
