@@ -16,12 +16,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+from unittest.mock import patch
 
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dlmc_runtime import Generator
-from dlmc_runtime.constraints import guide, machine, schema
+from dlmc_runtime.constraints import feasible, guide, machine, schema
 from dlmc_runtime.constraints.automaton import automaton
 from dlmc_runtime.constraints.lexicon import Lexicon
 from dlmc_runtime.events import Result
@@ -76,7 +77,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        fill = guide.fill
+        fill = feasible.fill
 
         def timed(*given: Any) -> Any:
             began = time.perf_counter()
@@ -85,7 +86,7 @@ class Watch:
             finally:
                 self.seconds.append(time.perf_counter() - began)
 
-        guide.fill = timed
+        patch.object(guide, "fill", timed).start()
 
 
 def schema_of(problem: Problem) -> dict[str, Any]:
