@@ -20,7 +20,7 @@ def drained(queue, fits=anybody):
 
 
 def test_clients_take_turns_and_each_keeps_its_order():
-    queue = Admission(10)
+    queue: Admission[int] = Admission(10)
     for client, one in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("c", 6)]:
         queue.add(client, one, 1.0)
     assert len(queue) == 6
@@ -30,7 +30,7 @@ def test_clients_take_turns_and_each_keeps_its_order():
 
 
 def test_a_client_that_comes_back_waits_for_those_who_were_there():
-    queue = Admission(10)
+    queue: Admission[int] = Admission(10)
     queue.add("a", 1, 1.0)
     queue.add("b", 2, 1.0)
     assert queue.next(anybody) == 1
@@ -39,7 +39,7 @@ def test_a_client_that_comes_back_waits_for_those_who_were_there():
 
 
 def test_more_than_the_limit_are_refused():
-    queue = Admission(2)
+    queue: Admission[int] = Admission(2)
     queue.add("a", 1, 1.0)
     queue.add("b", 2, 1.0)
     with pytest.raises(OverloadError, match="2 requests are waiting already") as caught:
@@ -51,7 +51,7 @@ def test_more_than_the_limit_are_refused():
 
 
 def test_nobody_overtakes_within_a_client_but_other_clients_do():
-    queue = Admission(9)
+    queue: Admission[int] = Admission(9)
     for client, one in [("a", 1), ("a", 2), ("b", 3)]:
         queue.add(client, one, 1.0)
     asked = []
@@ -67,7 +67,7 @@ def test_nobody_overtakes_within_a_client_but_other_clients_do():
 
 
 def test_who_found_no_room_keeps_its_turn():
-    queue = Admission(9)
+    queue: Admission[int] = Admission(9)
     for client, one in [("a", 1), ("b", 2), ("c", 3)]:
         queue.add(client, one, 1.0)
     assert queue.next(lambda one: one != 1) == 2
@@ -76,7 +76,7 @@ def test_who_found_no_room_keeps_its_turn():
 
 
 def test_who_is_gone_is_asked_once_and_taken_out():
-    queue = Admission(9)
+    queue: Admission[int] = Admission(9)
     for client, one in [("a", 1), ("a", 2), ("b", 3)]:
         queue.add(client, one, 1.0)
     answers = {1: deque([False]), 2: deque([True]), 3: deque([True])}
@@ -86,7 +86,9 @@ def test_who_is_gone_is_asked_once_and_taken_out():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())), st.integers(1, 5))
 def test_everybody_who_is_let_in_comes_out_once(arrivals, limit):
-    queue, inside, out = Admission(limit), [], []
+    queue: Admission[tuple[str, int]] = Admission(limit)
+    inside: list[tuple[str, int]] = []
+    out: list[tuple[str, int]] = []
     for number, (client, leave) in enumerate(arrivals):
         try:
             queue.add(client, (client, number), 1.0)

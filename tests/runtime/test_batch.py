@@ -21,21 +21,22 @@ def widths(*batches):
     return shapes(*((b, t, 48, r) for b in batches for t, r in ((4, 4), (16, 1))))
 
 
+class Drawn(Batch):
+    """A batch that makes rows for itself: ``batch.row(count, slots)``."""
+
+    def row(self, count=4, slots=1, prompt=(7,), **options):
+        guidance = 1.5 if slots == 2 else 0.0
+        config = SamplerConfig(**{"name": "sequential", "guidance": guidance, **options})
+        return Row(Request(tuple(prompt), count, config), self.engine.manifest)
+
+
 @pytest.fixture
 def made(manifest, scripted):
-    """Make an empty batch over a scripted engine, and rows for it: ``batch.row(count, slots)``."""
+    """Make an empty batch over a scripted engine."""
 
     def make(size, profiles=None, context=48, **changes):
         facts = manifest(profiles=profiles or widths(1, 2, 4, 5, 8), guided=True, **changes)
-        batch = Batch(scripted(facts, SCRIPT), size, context)
-
-        def row(count=4, slots=1, prompt=(7,), **options):
-            guidance = 1.5 if slots == 2 else 0.0
-            config = SamplerConfig(**{"name": "sequential", "guidance": guidance, **options})
-            return Row(Request(tuple(prompt), count, config), facts)
-
-        batch.row = row
-        return batch
+        return Drawn(scripted(facts, SCRIPT), size, context)
 
     return make
 

@@ -212,9 +212,15 @@ def test_what_is_saved_is_loaded_into_another_row(model, dtype):
     assert held(other, 0)[0] == [0] * 10
 
 
+class Foreign:
+    """What a cache of another kind has saved."""
+
+    start, end, nbytes, whole = 0, 4, 16, True
+
+
 def test_what_another_kind_of_cache_has_saved_is_refused(model):
     with pytest.raises(ValueError, match="another kind of cache"):
-        HostCache(model, 1, 4).load(0, [object()])
+        HostCache(model, 1, 4).load(0, [Foreign()])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is never changed

@@ -419,7 +419,9 @@ def test_a_probability_is_that_of_the_forward_that_decided(torch_engine):
             made.stream([1, 2, 3], max_new_tokens=9, sampler=sampler, ignore_eos=True, logprobs=2)
         )
         steps = {event.forward: event for event in events if isinstance(event, Denoised)}
-        for position, found in enumerate(events[-1].result.logprobs):
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        for position, found in enumerate(finished.result.logprobs):
             step = steps[found.forward]
             assert step.canvas[position] == found.token
             sure = step.confidence[position - step.start]

@@ -1,6 +1,9 @@
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
+from dlmc_runtime.constraints import Constraint
 from dlmc_runtime.errors import RequestError, UsageError
 from dlmc_runtime.options import check_constraint, is_prompt, is_some_text, whole_number
 
@@ -44,7 +47,8 @@ def test_a_whole_number_may_be_numpys():
     ],
 )
 def test_what_a_constraint_rules_out_is_refused(given, problem):
-    asked = {"count": 3, "stop": False, "ignore_eos": False}
-    check_constraint(Shortest(), **asked)
+    constraint = cast("Constraint", Shortest())  # all that is asked of it
+    asked: dict[str, Any] = {"count": 3, "stop": False, "ignore_eos": False}
+    check_constraint(constraint, **asked)
     with pytest.raises(RequestError, match=problem):
-        check_constraint(Shortest(), **{**asked, **given})
+        check_constraint(constraint, **{**asked, **given})

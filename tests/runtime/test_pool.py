@@ -10,7 +10,7 @@ import pytest
 from dlmc_runtime.batch import Batch
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.events import Committed, Denoised, Failed, Finished
+from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.pool import Pool
@@ -171,12 +171,16 @@ def pool_of(generator, prefix_bytes=1 << 24, size=SIZE):
     return Pool(batch, generator.text, PrefixStore(prefix_bytes), Counts())
 
 
+class Watched(Ticket):
+    """A ticket that lists what it was told, unless another listener hears it."""
+
+    def __init__(self, row, listener):
+        self.told: list[Event] = []
+        super().__init__(row, (SIZE, CONTEXT), listener or self.told.append, lambda: None, None)
+
+
 def ticket(generator, request, listener=None):
-    told = []
-    row = Row(request, generator.manifest)
-    made = Ticket(row, (SIZE, CONTEXT), listener or told.append, lambda: None, None)
-    made.told = told
-    return made
+    return Watched(Row(request, generator.manifest), listener)
 
 
 def results(one):
@@ -215,7 +219,8 @@ def check_same(found, alone):
 def test_rows_that_come_and_go_are_what_they_would_be_alone(served, kind, seed):
     generator, asked, alone = served(kind)
     rng = np.random.default_rng(seed)
-    pool, waiting, sitting = pool_of(generator), rng.permutation(len(asked)).tolist(), {}
+    pool, waiting = pool_of(generator), rng.permutation(len(asked)).tolist()
+    sitting: dict[int, Watched] = {}
     finished = dropped = 0
     while waiting or sitting:
         chance = rng.random()
@@ -274,7 +279,7 @@ class Wrong:
         return getattr(self.engine, name)
 
     def forward(self, inputs, cache, stores):
-        bad = np.flatnonzero((inputs.input_ids[:, :2] == 61).all(axis=1)) if self.wrong else []
+        bad = np.flatnonzero((inputs.input_ids[:, :2] == 61).all(axis=1) & bool(self.wrong))
         if len(bad) and isinstance(self.wrong, BaseException):
             raise self.wrong
         said = self.engine.forward(inputs, cache, stores)
@@ -353,14 +358,14 @@ def test_a_forward_that_fails_ends_those_who_shared_it(served, error):
     check_same(results(again)[0], generator.run([long])[0])
 
 
-def test_turn_tells_whether_the_engine_works(served):
+def test_turn_tells_whether_the_engine_works(served, monkeypatch):
     generator, asked, _ = served("block")
     engine = Wrong(generator.engine, None)
     made = Generator(engine, None)
     pool = pool_of(made)
     pool.join(ticket(made, asked[0]))
     assert pool.turn() is True
-    engine.forward = None  # not even callable
+    monkeypatch.setattr(engine, "forward", None)  # not even callable
     assert pool.turn() is False
     assert not pool.seats
 

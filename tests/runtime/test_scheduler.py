@@ -8,12 +8,13 @@ import pytest
 
 from dlmc_runtime.cache import cache_shapes
 from dlmc_runtime.engines.base import Outputs
-from dlmc_runtime.errors import DeadlineError, EngineError, OverloadError, RequestError
-from dlmc_runtime.events import Committed, Denoised, Failed, Finished
+from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadError, RequestError
+from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.scheduler import Limits, Scheduler
+from dlmc_runtime.ticket import Ticket
 
 SCRIPT = np.arange(60)
 WAIT = 60.0
@@ -66,6 +67,14 @@ def nobody(event):
     pass
 
 
+class Gated(Scheduler):
+    """A scheduler that serves an engine behind a gate."""
+
+    def __init__(self, gate, limits):
+        super().__init__(Generator(gate, None), limits)
+        self.gate = gate
+
+
 @pytest.fixture
 def gated(manifest, scripted):
     """Make a scheduler over a gated scripted engine: ``gated(profiles, limits, **manifest)``."""
@@ -73,9 +82,7 @@ def gated(manifest, scripted):
 
     def make(profiles=None, limits=None, **changes):
         facts = manifest(profiles=profiles or widths(1, 2, 4), guided=True, **changes)
-        gate = Gate(scripted(facts, SCRIPT))
-        scheduler = Scheduler(Generator(gate, None), limits)
-        scheduler.gate = gate
+        scheduler = Gated(Gate(scripted(facts, SCRIPT)), limits)
         made.append(scheduler)
         return scheduler
 
@@ -158,12 +165,13 @@ def test_many_threads_submit_cancel_and_time_out_at_random(torch_engine):
     generator = Generator(torch_engine("block", profiles=widths(1, 2, 4)), None)
     asked = requests(generator, "block")
     alone = [generator.run([request])[0] for request in asked]
-    outcomes, ended = [], []
+    outcomes: list[bool | type[DlmcError]] = []
+    ended: list[tuple[Ticket, list[Event]]] = []
 
     def client(seed):
         rng = np.random.default_rng(seed)
         for index in rng.permutation(len(asked))[:8].tolist():
-            told = []
+            told: list[Event] = []
             fate = rng.random()
             ticket = scheduler.submit(
                 asked[index],
@@ -248,7 +256,7 @@ def test_rows_join_between_forwards_and_leave_when_they_are_done(gated):
 def test_a_request_that_waits_can_be_cancelled(gated):
     scheduler = gated(limits=Limits(rows=1))
     with scheduler:
-        told = []
+        told: list[Event] = []
         first = ask(scheduler, count=8)
         scheduler.gate.wait()
         second = ask(scheduler, told=told)
@@ -268,7 +276,7 @@ def test_a_request_that_waits_can_be_cancelled(gated):
 def test_a_row_that_is_cancelled_leaves_before_the_next_forward(gated):
     scheduler = gated(limits=Limits(rows=1))
     with scheduler:
-        told = []
+        told: list[Event] = []
         first = ask(scheduler, count=20, told=told)
         second = ask(scheduler, count=1)
         scheduler.gate.let(3)
@@ -299,7 +307,8 @@ def test_cancelling_what_has_ended_changes_nothing(gated):
 
 def test_a_listener_may_cancel(gated):
     scheduler = gated()
-    told, ticket = [], []
+    told: list[Event] = []
+    ticket: list[Ticket] = []
 
     def listener(event):
         told.append(event)
@@ -334,7 +343,7 @@ def test_a_listener_that_raises_is_alone_with_it(gated, caplog):
 def test_a_deadline_ends_who_waits_and_who_runs(gated):
     scheduler = gated(limits=Limits(rows=1))
     with scheduler:
-        told = [], []
+        told: tuple[list[Event], list[Event]] = [], []
         running = ask(scheduler, count=40, seconds=3600.0, told=told[0])
         scheduler.gate.let(1)
         waiting = ask(scheduler, seconds=0.0, told=told[1])
@@ -446,7 +455,7 @@ def test_waiting_covers_a_request_on_its_way_to_a_batch(gated, monkeypatch):
 
 def test_closing_fails_what_is_left(gated):
     scheduler = gated(limits=Limits(rows=1))
-    told = [], []
+    told: tuple[list[Event], list[Event]] = [], []
     scheduler.start()
     tickets = [ask(scheduler, count=30, told=events) for events in told]
     scheduler.gate.wait()

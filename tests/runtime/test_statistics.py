@@ -31,7 +31,7 @@ def test_a_snapshot_is_of_its_moment():
     assert before.forwards == {"denoise": 1}
     assert before.cancelled == 0
     with pytest.raises(AttributeError):
-        before.cancelled = 1
+        before.cancelled = 1  # type: ignore[misc]  # on purpose
 
 
 def test_every_count_is_in_the_snapshot():

@@ -1,9 +1,10 @@
+import functools
 import threading
 
 import pytest
 
 from dlmc_runtime.errors import EngineError, RequestError
-from dlmc_runtime.events import Committed, Failed, Finished, Result
+from dlmc_runtime.events import Committed, Event, Failed, Finished, Result
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.ticket import Ticket
@@ -11,16 +12,23 @@ from dlmc_runtime.ticket import Ticket
 RESULT = Result("", (1,), 1, 1, "length", 0.0, 1.0)
 
 
+class Watched(Ticket):
+    """A ticket that lists what it did, in ``told`` and ``woken``."""
+
+    def __init__(self, row, listener, seconds):
+        self.told: list[Event] = []
+        self.woken: list[int] = []
+        wake = functools.partial(self.woken.append, 1)
+        super().__init__(row, (4, 48), listener or self.told.append, wake, seconds)
+
+
 @pytest.fixture
 def ticket(manifest):
-    """Make a ticket: ``ticket(listener, seconds)``; ``told`` and ``woken`` list what it did."""
+    """Make a ticket: ``ticket(listener, seconds)``."""
 
     def make(listener=None, seconds=None):
         row = Row(Request((1,), 4, SamplerConfig("sequential")), manifest())
-        told, woken = [], []
-        made = Ticket(row, (4, 48), listener or told.append, lambda: woken.append(1), seconds)
-        made.told, made.woken = told, woken
-        return made
+        return Watched(row, listener, seconds)
 
     return make
 
@@ -85,7 +93,9 @@ def test_a_result_that_was_there_before_the_cancellation_stays(ticket):
 
 def test_who_hears_of_the_end_finds_the_result(ticket):
     seen = []
-    one = ticket(lambda event: seen.append((one.done, one.ended is not None, one.result(0))))
+    one: Ticket = ticket(
+        lambda event: seen.append((one.done, one.ended is not None, one.result(0)))
+    )
     one.tell(Finished(0, RESULT))
     assert seen == [(True, True, RESULT)]
 

@@ -84,7 +84,8 @@ class Posts:
 
 def _post(site: Site, body: Mapping[str, Any]) -> Call:
     sent, first = time.monotonic(), None
-    text, usage, problem = "", {}, ""
+    text, problem = "", ""
+    usage: dict[str, Any] = {}
     try:
         with site.open("/v1/completions", body) as answer:
             for event in _events(answer):

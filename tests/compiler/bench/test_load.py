@@ -60,7 +60,8 @@ def test_arrivals_have_their_rate_and_no_memory():
 
 
 def test_the_first_arrival_is_at_once_and_others_fall_due_whoever_is_late(monkeypatch):
-    now, slept = [100.0], []
+    now = [100.0]
+    slept: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", slept.append)
     pace, twin = Poisson(1.0, 3), Poisson(1.0, 3)

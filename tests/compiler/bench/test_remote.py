@@ -2,6 +2,7 @@ import json
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -34,38 +35,41 @@ GOOD = (
 )
 
 
-@pytest.fixture
-def server():
+class Server(ThreadingHTTPServer):
     """A server whose answers a test sets, and which remembers what it was asked."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, status, data):
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.page, self.events, self.end, self.status = PAGE, GOOD, "data: [DONE]\n\n", 200
+        self.asked: list[tuple[str, dict[str, Any], str | None]] = []
 
-        def do_GET(self):
-            self.answer(200 if self.path == "/metrics" else 404, self.server.page.encode())
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.server.asked.append((self.path, body, self.headers.get("Authorization")))
-            sent = "".join(f"data: {json.dumps(event)}\n\n" for event in self.server.events)
-            self.answer(self.server.status, (sent + self.server.end).encode())
+class Handler(BaseHTTPRequestHandler):
+    server: Server
 
-        def log_message(self, *_):
-            pass
+    def answer(self, status, data):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.page, made.events, made.end, made.status, made.asked = (
-        PAGE,
-        GOOD,
-        "data: [DONE]\n\n",
-        200,
-        [],
-    )
-    made.url = f"http://127.0.0.1:{made.server_port}"
+    def do_GET(self):
+        self.answer(200 if self.path == "/metrics" else 404, self.server.page.encode())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, body, self.headers.get("Authorization")))
+        sent = "".join(f"data: {json.dumps(event)}\n\n" for event in self.server.events)
+        self.answer(self.server.status, (sent + self.server.end).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    made = Server()
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield made
@@ -204,5 +208,6 @@ def test_the_real_server_is_understood(shared_root):
     assert (found.alone.failed, found.together.failed) == ({}, {})
     assert found.alone.tokens == found.together.tokens == 4 * 9
     assert found.same == 4
+    assert found.sharing is not None
     assert found.sharing.rows == found.together.row_forwards
     assert found.sharing.busy_seconds >= found.sharing.forward_seconds > 0

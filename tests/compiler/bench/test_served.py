@@ -24,6 +24,7 @@ class Scripted:
 
 def test_percentiles():
     tail = Tail.of([float(value) for value in range(101)])
+    assert tail is not None
     assert (tail.p50, tail.p90, tail.p99) == (50, 90, 99)
     assert Tail.of([]) is None
 
@@ -35,7 +36,9 @@ def test_a_side_adds_up_its_rounds():
     assert (way.tokens_per_second, way.requests_per_second) == (12.0, 1.0)
     assert (way.row_forwards, way.tokens_per_forward) == (16, 3.0)
     assert way.latency == Tail(1.5, 1.5, 1.5)
+    assert way.first_block is not None
     assert way.first_block.p50 == 0.75
+    assert way.waiting is not None
     assert way.waiting.p50 == pytest.approx(0.25)
     assert (way.asked, way.exact, way.prompt_tokens_cached) == (4, 2, 8)
 
@@ -62,6 +65,7 @@ def test_what_a_scheduler_counts():
 
 def test_rounds_of_sharing_add_up():
     both = Sharing.sum([sharing(), sharing()])
+    assert both is not None
     assert both.forwards == {"denoise": 8, "prefill": 2}
     assert both.occupancy == sharing().occupancy
     assert both.since(sharing()) == sharing()
@@ -86,7 +90,7 @@ def test_a_rate_or_a_number_in_flight():
 
 
 def test_the_two_ways_are_compared_round_by_round():
-    said = []
+    said: list[str] = []
     found = compare(Scripted(sharing()), ASKS, Load(concurrency=2, rounds=2), said.append)
     assert found.ratios == (2.0, 2.0)
     assert found.faster.median == 2.0

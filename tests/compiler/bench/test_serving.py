@@ -22,7 +22,10 @@ def test_every_part_of_a_report(shared_root):
     assert (report.max_new_tokens, report.sampler["name"]) == (12, "low_confidence_dynamic")
     for way in (found.alone, found.together):
         assert (way.requests, way.failed, way.tokens) == (6, {}, 6 * 12)
+        assert way.latency is not None
+        assert way.first_block is not None
         assert way.latency.p99 >= way.latency.p50 >= way.first_block.p50 > 0
+    assert found.sharing is not None
     assert found.together.row_forwards == found.sharing.rows == found.alone.row_forwards
     assert 0 < found.sharing.occupancy <= 1
     assert found.sharing.busy_seconds > found.sharing.forward_seconds > 0
@@ -67,6 +70,7 @@ def test_an_engine_that_fails_under_load_fails_its_requests(shared_root, monkeyp
         generator.engine.close()
         calls, sharing = InProcess(generator, requests).together(InFlight(1))
     assert [call.error for call in calls] == ["EngineError"] * 2
+    assert sharing is not None
     assert sharing.rows == 0
 
 

@@ -47,7 +47,7 @@ def test_distance_is_the_least_number_of_tokens(small, pattern):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_edges_are_the_tokens_that_lead_from_state_to_state(small, pattern):
     made = small(pattern)
-    expected = {}
+    expected: dict[tuple[int, int], list[int]] = {}
     for token in range(10):
         for state, after in enumerate(made.column(token)):
             if after != made.dead:

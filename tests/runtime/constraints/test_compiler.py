@@ -3,8 +3,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dlmc_runtime.constraints import Compiler, compile_json_object, compile_regex, compile_schema
-from dlmc_runtime.constraints import compiler as module
+from dlmc_runtime.constraints import (
+    Compiler,
+    compile_json_object,
+    compile_regex,
+    compile_schema,
+    machine,
+)
 from dlmc_runtime.errors import RequestError
 
 EOS = 60
@@ -14,8 +19,13 @@ EOS = 60
 def counted(monkeypatch):
     """The expressions that were compiled."""
     asked = []
-    build = module.machine.build
-    monkeypatch.setattr(module.machine, "build", lambda text: (asked.append(text), build(text))[1])
+    build = machine.build
+
+    def noting(text):
+        asked.append(text)
+        return build(text)
+
+    monkeypatch.setattr(machine, "build", noting)
     return asked
 
 

@@ -13,8 +13,10 @@ def prediction(ids):
     choices = Choices(
         np.array(ids), np.log(chances), chances, np.full(count, -5.0), np.full(count, 0.01)
     )
-    parts = {name: np.full(count, 0.5) for name in ("margin", "entropy")}
-    return Prediction(choices.ids[:, 0], chances[:, 0], **parts, choices=choices)
+    half = np.full(count, 0.5)
+    return Prediction(
+        choices.ids[:, 0], chances[:, 0], margin=half, entropy=half.copy(), choices=choices
+    )
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_a_tree_holds_every_token_once(words):
         children = range(tree.first[node], tree.last[node])
         assert len({int(tree.byte[child]) for child in children}) == len(children)
         waiting += [(child, text + bytes([tree.byte[child]])) for child in children]
-    expected = {}
+    expected: dict[bytes, list[int]] = {}
     for token, word in sorted(words.items()):
         expected.setdefault(word, []).append(token)
     assert found == {word: (len(tokens), tokens[0]) for word, tokens in expected.items()}

@@ -1,3 +1,5 @@
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_what_cannot_be_made_is_refused(pattern, problem):
 
 
 def answering(monkeypatch, source):
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: source)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: source)
 
 
 class Answer:
@@ -78,7 +80,7 @@ def test_groups_that_collide_are_drawn_anew(monkeypatch, matches):
                 return np.zeros(size, dtype)
             return self.good.integers(low, high, size, dtype=dtype)
 
-    monkeypatch.setattr(machine.np.random, "default_rng", Poor)
+    monkeypatch.setattr(np.random, "default_rng", Poor)
     made = machine.build("ab|cd")
     assert [matches(made, text) for text in ("ab", "cd", "ad", "cb")] == [True, True, False, False]
 

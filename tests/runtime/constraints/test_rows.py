@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 
 from dlmc_runtime import legal, samplers
 from dlmc_runtime.constraints import Compiler
+from dlmc_runtime.constraints.automaton import Automaton
 from dlmc_runtime.errors import DlmcError, RequestError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.samplers.config import SamplerConfig
 
 MASK, EOS = 63, 60
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "full": {"regime": "full"},
     "full_shift": {"regime": "full", "shift": 1},
     "block": {"regime": "block"},
@@ -52,7 +54,7 @@ def generators(torch_engine, noise_engine, codec):
 @pytest.fixture(scope="module")
 def constraints(codec, generators):
     """The constraints of `PATTERNS`, for models with a mask and without one."""
-    found = {}
+    found: dict[tuple[str, bool], Automaton] = {}
     for masked, kind in ((True, "block"), (False, "noise")):
         compiler = Compiler(codec, generators[kind].manifest)
         found |= {(pattern, masked): compiler.regex(pattern) for pattern in PATTERNS}

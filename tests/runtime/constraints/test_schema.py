@@ -199,7 +199,7 @@ def test_what_is_not_enforced_is_refused_by_name(description, problem):
 
 
 def test_a_schema_nested_too_deep_is_refused():
-    description = {}
+    description: dict[str, object] = {}
     for _ in range(60):
         description = {"items": description}
     with pytest.raises(RequestError, match="nested too deep"):

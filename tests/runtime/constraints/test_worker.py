@@ -1,4 +1,5 @@
 import io
+import resource
 import sys
 
 import pytest
@@ -21,7 +22,7 @@ def answer(monkeypatch):
         streams = [Pipe(said), Pipe(), Pipe()]
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             monkeypatch.setattr(sys, name, stream)
-        monkeypatch.setattr(worker.resource, "setrlimit", lambda *_: None)
+        monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
         return worker.main(), streams[1].buffer.getvalue(), streams[2].text
 
     return ask

@@ -59,7 +59,8 @@ def test_idle_steps_are_skipped_until_one_is_not(manifest):
 
 def pieces(row):
     """Return where the pieces of a row's cache end."""
-    ends, end = [], row.regime.piece_end(0)
+    ends: list[int] = []
+    end = row.regime.piece_end(0)
     while end is not None and end <= len(row.canvas) and (not ends or end > ends[-1]):
         ends.append(end)
         end = row.regime.piece_end(end)
