@@ -89,5 +89,5 @@ def check_constraint(constraint: Constraint, count: int, *, stop: bool, ignore_e
         raise RequestError(
             f"the shortest text that meets the constraint has {constraint.shortest} tokens, the "
             f"answer may have {count}",
-            f"ask for max_new_tokens of at least {constraint.shortest}",
+            f"allow it {constraint.shortest} at least",
         )

@@ -74,6 +74,13 @@ class Scheduler:
             free = preflight.ThisMachine().free_memory(gpu=False)
             self._cache_bytes = None if free is None else free // 2
 
+    @property
+    def longest_cache(self) -> int:
+        """Bytes of the cache that the longest request takes, in its narrowest batch."""
+        positions = max(profile.cache for profile in self.generator.profiles)
+        batches = [one.batch for one in self.generator.profiles if one.cache == positions]
+        return self._bytes(min(batches), positions)
+
     def start(self) -> None:
         """Begin to serve; calling it again, or after `close`, does nothing."""
         with self._changed:
@@ -303,7 +310,7 @@ class Scheduler:
         widths = [width for width in self._table.widths(size, context) if width >= slots]
         affordable = [width for width in widths if self._bytes(width, context) <= self._left()]
         failure = EngineError(
-            f"the memory for caches does not hold {widths[0]} rows of {context} positions",
+            f"the memory for caches does not hold a batch of {widths[0]} with {context} positions",
             "give it more, or build with a smaller --cache",
         )
         for width in reversed(affordable):

@@ -637,10 +637,10 @@ def test_what_memory_can_never_hold_is_an_error(gated):
     scheduler = bounded(gated, (1, 16))
     scheduler.gate.release()
     with scheduler:
-        with pytest.raises(EngineError, match="does not hold 1 rows of 64 positions"):
+        with pytest.raises(EngineError, match="does not hold a batch of 1 with 64 positions"):
             long(scheduler).result(WAIT)
         assert ask(scheduler).result(WAIT).tokens == answer([7], 4)
-        with pytest.raises(EngineError, match="does not hold 2 rows of 16 positions"):
+        with pytest.raises(EngineError, match="does not hold a batch of 2 with 16 positions"):
             ask(scheduler, slots=2).result(WAIT)
         assert ask(scheduler).result(WAIT).tokens == answer([7], 4)
 

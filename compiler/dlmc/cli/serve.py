@@ -167,7 +167,15 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
     from dlmc_runtime.serve.models import Served
 
     generator = stack.enter_context(Generator.load(path, target))
-    return Served(name, generator, Scheduler(generator, limits), target)
+    scheduler = Scheduler(generator, limits)
+    needed = scheduler.longest_cache
+    if limits.cache_bytes is not None and limits.cache_bytes < needed:
+        raise UsageError(
+            f"--cache-memory {size(limits.cache_bytes)} is too small for the longest request to "
+            f"{name}",
+            f"give it {needed} at least",
+        )
+    return Served(name, generator, scheduler, target)
 
 
 def _tell(
@@ -189,7 +197,7 @@ def _tell(
             f"context of {one.context} tokens, {manifest.max_new_tokens} to an answer"
         )
     caches = "half of the free memory" if limits.cache_bytes is None else size(limits.cache_bytes)
-    rows = "the widest batch" if limits.rows is None else f"batches of {limits.rows}"
+    rows = "the widest batch" if limits.rows is None else f"batches of {limits.rows} at most"
     note(
         f"{rows}, {limits.queue} may wait, {settings.max_concurrent} at once; "
         f"caches {caches}, prefixes {size(limits.prefix_bytes)}"

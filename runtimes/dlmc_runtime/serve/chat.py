@@ -69,7 +69,9 @@ class ChatBody(fields.Generation):
             return given
         most, other = given.get("max_completion_tokens"), given.get("max_tokens")
         if most is not None and other is not None and most != other:
-            raise FieldError("max_completion_tokens", "it differs from max_tokens", "give one")
+            raise FieldError(
+                "max_completion_tokens", "max_completion_tokens differs from max_tokens", "give one"
+            )
         return given if most is None else {**given, "max_tokens": most}
 
     @model_validator(mode="after")
@@ -206,8 +208,8 @@ def _variables(body: ChatBody, reads: frozenset[str], *, enforced: bool) -> dict
     given = body.chat_template_kwargs or {}
     for name in given.keys() - reads:
         field_name = f"chat_template_kwargs.{name[:64]}"
-        hint = f"it reads {', '.join(sorted(reads))}" if reads else "it reads no others"
-        raise FieldError(field_name, "the chat template reads no such variable", hint)
+        hint = f"it reads {', '.join(sorted(reads))}" if reads else "leave it out"
+        raise FieldError(field_name, f"the chat template reads no variable {name[:64]}", hint)
     level: effort.Level | None = "instant" if enforced else body.reasoning_effort
     return {**({} if level is None else effort.variables(level, reads)), **given}
 

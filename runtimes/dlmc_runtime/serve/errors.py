@@ -155,15 +155,24 @@ def respond(status: int, said: Mapping[str, Any], headers: Mapping[str, str]) ->
 _PLAIN = {
     "missing": "{param} is missing",
     "extra_forbidden": "{param} is not supported here",
+    "model_attributes_type": "{param} must be an object",
+    "model_type": "{param} must be an object",
+    "string_too_short": "{param} is empty",
+    "too_short": "{param} is empty",
 }
 # What to do about fields that clients of other servers may send.
 _HINTS = {
-    "suffix": "use /v1/fim/completions",
-    "echo": "put the prompt before the answer yourself",
-    "best_of": "ask for n answers",
-    "max_completion_tokens": "use max_tokens",
+    ("missing", "model"): "name one that /v1/models lists",
+    ("extra_forbidden", "suffix"): "use /v1/fim/completions",
+    ("extra_forbidden", "echo"): "put the prompt before the answer yourself",
+    ("extra_forbidden", "best_of"): "ask for n answers",
+    ("extra_forbidden", "max_completion_tokens"): "use max_tokens",
+    ("extra_forbidden", "messages"): "use /v1/chat/completions",
+    ("extra_forbidden", "prompt"): "use /v1/completions",
 }
+_LEAVE = {"extra_forbidden": "leave it out"}
 _SHOWN = 200
+_SAID = 800  # of what pydantic says: it lists the names of all samplers
 
 
 _MEMBERS = ("str", "int", "float", "bool")  # of unions, as pydantic calls them
@@ -172,9 +181,12 @@ _MEMBERS = ("str", "int", "float", "bool")  # of unions, as pydantic calls them
 def _path(problem: Mapping[str, Any]) -> list[str | int]:
     """Return the fields and indices that lead to a problem.
 
-    Fields are identifiers; validators and members of unions have brackets in their names.
+    Fields are identifiers; validators and members of unions have brackets in their names. Behind
+    a union with a discriminator stands the kind that was given, which is no field.
     """
     parts: Sequence[str | int] = problem["loc"][1:]
+    if parts[:1] == ("response_format",):
+        parts = [parts[0], *parts[2:]]
     return [one for one in parts if isinstance(one, int) or _names_a_field(one)]
 
 
@@ -198,9 +210,9 @@ def _first(error: RequestValidationError) -> tuple[str | None, str]:
     plain = _PLAIN.get(problem["type"])
     if plain is not None:
         said = plain.format(param=param or "the body")
-        hint = _HINTS.get(param or "")
+        hint = _HINTS.get((problem["type"], param or ""), _LEAVE.get(problem["type"]))
         return param, f"{said}: {hint}" if hint else said
-    reason = str(problem["msg"]).removeprefix("Value error, ")[:_SHOWN]
+    reason = str(problem["msg"]).removeprefix("Value error, ")[:_SAID]
     return param, f"{param or 'the body'}: {reason[:1].lower()}{reason[1:]}"
 
 

@@ -242,12 +242,12 @@ def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "
     left = served.context - prompt_tokens
     asked = body.max_tokens
     if left < 1 or (asked is not None and asked > left):
-        field = param if left < 1 else "max_tokens"
-        wanted = "" if asked is None else f" and an answer of {asked}"
+        too_long = left < 1
+        wanted = " leaves no room in" if too_long else f" and an answer of {asked} exceed"
         raise FieldError(
-            field,
-            f"a prompt of {prompt_tokens} tokens{wanted} exceeds the context of {served.context}",
-            "shorten the prompt or ask for fewer tokens",
+            param if too_long else "max_tokens",
+            f"a prompt of {prompt_tokens} tokens{wanted} the context of {served.context}",
+            "shorten it" if too_long else f"ask for {left} at most, or shorten the prompt",
             code="context_length_exceeded",
         )
     manifest = served.generator.manifest

@@ -157,7 +157,9 @@ class Gate:
             return errors.respond(413, errors.body(413, _too_large(settings.max_body_bytes)), {})
         if site.active >= settings.max_concurrent:
             said = errors.body(
-                429, f"{site.active} requests are in work already", code="overloaded"
+                429,
+                f"{site.active} requests are in work already: try again later",
+                code="overloaded",
             )
             return errors.respond(429, said, {"Retry-After": str(_BUSY_SECONDS)})
         return None

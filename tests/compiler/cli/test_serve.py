@@ -158,6 +158,18 @@ def test_what_cannot_be_meant_is_a_usage_error(dlmc, served, line, sentence):
     assert not served.loaded
 
 
+def test_memory_that_holds_no_row_is_refused_before_anything_is_served(dlmc, served):
+    line = ("serve", "x", "--port", "0", "--cache-memory")
+    outcome = dlmc(*line, "1k")
+    assert outcome.status == 2
+    sentence = "--cache-memory 1 kB is too small for the longest request to x: give it "
+    assert sentence in outcome.err
+    assert served.app is None
+    needed = outcome.err.split(sentence)[1].split()[0]
+    assert dlmc(*line, str(int(needed) - 1)).status == 2
+    assert dlmc(*line, needed).status == 0
+
+
 def test_a_bundle_is_called_as_its_folder():
     assert served_names([Path("a/tiny-sdar"), Path("b")], None) == ["tiny-sdar", "b"]
 

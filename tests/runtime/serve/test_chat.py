@@ -261,12 +261,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
-        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": []}, "messages", "is empty"),
         ({"messages": [{"role": "critic", "content": "x"}]}, "messages.0.role", "role"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages", "takes text only"),
         ({"messages": [{"role": "user"}]}, "messages", "has no content"),
         ({"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]}, "messages", "tool"),
-        ({"messages": [{"role": "user", "content": "x" * 9000}]}, "messages", "exceeds"),
+        ({"messages": [{"role": "user", "content": "x" * 9000}]}, "messages", "leaves no room"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
         ({"functions": []}, "functions", "not supported"),
         ({"tools": [WEATHER, WEATHER]}, "tools", "same name"),
@@ -287,11 +287,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ),
         ({"top_logprobs": 2}, "top_logprobs", "goes with logprobs"),
         ({"logprobs": True, "top_logprobs": 20}, "top_logprobs", "alternatives"),
-        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens", "differs"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens", "tokens differs"),
         (
             {"extra_body": {"chat_template_kwargs": {"nonsense": 1}}},
             "chat_template_kwargs.nonsense",
-            "reads no such variable: it reads enable_thinking, opened",
+            "reads no variable nonsense: it reads enable_thinking, opened",
         ),
         ({"reasoning_effort": "minimal"}, "reasoning_effort", "instant"),
         ({"extra_body": {"stream_options": {}}}, "stream_options", "stream only"),

@@ -93,18 +93,27 @@ def test_unknown_paths_and_methods_have_the_same_form(shared):
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
-        ({"logit_bias": {}}, "logit_bias", "not supported"),
+        ({"logit_bias": {}}, "logit_bias", "not supported here: leave it out"),
         ({"suffix": "x"}, "suffix", "/v1/fim/completions"),
+        ({"messages": []}, "messages", "/v1/chat/completions"),
+        ({"response_format": "json"}, "response_format", "must be an object"),
+        ({"response_format": {"type": "xml"}}, "response_format", "expected tags"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+            "response_format.json_schema.name is missing",
+        ),
+        ({"response_format": {"type": "regex"}}, "response_format.pattern", "is missing"),
         ({"stream_options": {"x": 1}}, "stream_options.x", "not supported"),
         ({"max_tokens": "5"}, "max_tokens", "integer"),
         ({"max_tokens": True}, "max_tokens", "integer"),
         ({"max_tokens": 0}, "max_tokens", "greater"),
         ({"temperature": -1}, "temperature", "greater"),
-        ({"stop": [""]}, "stop.0", "at least 1"),
+        ({"stop": [""]}, "stop.0", "is empty"),
         ({"prompt": {}}, "prompt", "valid"),
         ({"prompt": [1, "a"]}, "prompt.1", "valid"),
         ({"stream": 1}, "stream", "boolean"),
-        ({"diffusion": {"sampler": "best"}}, "diffusion.sampler", "should be"),
+        ({"diffusion": {"sampler": "best"}}, "diffusion.sampler", "or 'levenshtein'"),
         ({"diffusion": {"temperature": 1.0}}, "diffusion.temperature", "not supported"),
         ({"reasoning_effort": "max"}, "reasoning_effort", "should be"),
     ],
@@ -118,4 +127,8 @@ def test_a_wrong_field_is_a_400_that_names_it(shared, change, param, words):
 
 def test_a_missing_field_is_named(shared):
     status, named, message = shared.refusal("/v1/completions", {"prompt": "abc"})
-    assert (status, named, message) == (400, "model", "model is missing")
+    assert (status, named, message) == (
+        400,
+        "model",
+        "model is missing: name one that /v1/models lists",
+    )

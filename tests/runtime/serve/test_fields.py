@@ -71,10 +71,10 @@ def test_an_answer_has_room_for_what_is_asked_or_the_default(served):
     assert fields.room(served, 3, body()) == 16
     assert fields.room(served, 30, body()) == 10
     assert fields.room(served, 30, body(max_tokens=10)) == 10
-    with pytest.raises(FieldError, match="exceeds the context of 40") as caught:
+    with pytest.raises(FieldError, match="exceed the context of 40: ask for 10 at most") as caught:
         fields.room(served, 30, body(max_tokens=11))
     assert caught.value.param == "max_tokens"
-    with pytest.raises(FieldError) as caught:
+    with pytest.raises(FieldError, match="no room in the context of 40: shorten it") as caught:
         fields.room(served, 40, body(), param="messages")
     assert caught.value.param == "messages"
 
