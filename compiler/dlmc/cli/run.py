@@ -170,7 +170,7 @@ def command(
     if sampler is not None:
         legal.check_heeded(config)
     talk = ChatOptions(chat, system, messages, tools, thinking, template_args)
-    answer = {"--stop": stop, "--json-schema": json_schema, "--regex": regex}
+    answer: dict[str, Any] = {"--stop": stop, "--json-schema": json_schema, "--regex": regex}
     answer |= {"--ignore-eos": ignore_eos, "--special-tokens": special_tokens}
     if infill is not None:
         _refuse([name for name in answer if answer[name]], "--infill goes without {}")
