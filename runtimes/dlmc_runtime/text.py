@@ -80,7 +80,9 @@ class TextCodec:
         except UnicodeEncodeError as error:
             where = f"the text is not valid Unicode at character {error.start}"
             raise UsageError(where, "give it as UTF-8") from None
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Unlike `encode`, this lets other threads run meanwhile, and takes a fraction of the time.
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(found.ids)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ``ids``; never raises.

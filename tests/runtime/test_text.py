@@ -1,4 +1,5 @@
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,22 @@ def test_added_tokens_and_the_template_can_be_read(codec):
     assert codec.special_tokens == {"<s>", "<mask>"}
     assert "add_generation_prompt" in codec.template_source
     assert TextCodec(byte_tokenizer(), None).template_source == ""
+
+
+def test_others_go_on_while_a_long_text_is_encoded(codec):
+    ticks, over = [], threading.Event()
+
+    def tick():
+        while not over.wait(0.001):
+            ticks.append(None)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = len(ticks)
+        ids = codec.encode("a" * 500_000)
+        assert len(ticks) > before + 5
+    finally:
+        over.set()
+        thread.join()
+    assert len(ids) == 500_000

@@ -30,7 +30,7 @@ class Compiler:
 
     def __init__(self, codec: TextCodec, manifest: Manifest, kept: int = KEPT) -> None:
         self._codec, self._manifest, self._kept = codec, manifest, kept
-        self._found: OrderedDict[str, Automaton] = OrderedDict()
+        self._found: OrderedDict[str, Automaton | RequestError] = OrderedDict()
         self._lexicon: Lexicon | None = None
         self._lock, self._making = Lock(), Lock()
 
@@ -79,19 +79,28 @@ class Compiler:
         with self._making:  # one at a time: what two ask for at once is made once
             found = self._known(key)
             if found is None:
-                found = automaton(machine.build(expression()), self._read())
-                with self._lock:
-                    self._found[key] = found
-                    while len(self._found) > self._kept:
-                        self._found.popitem(last=False)
+                try:
+                    found = automaton(machine.build(expression()), self._read())
+                except RequestError as error:  # to find that out again would take as long
+                    self._keep(key, RequestError(error.message, error.hint))
+                    raise
+                self._keep(key, found)
             return found
+
+    def _keep(self, key: str, made: Automaton | RequestError) -> None:
+        with self._lock:
+            self._found[key] = made
+            while len(self._found) > self._kept:
+                self._found.popitem(last=False)
 
     def _known(self, key: str) -> Automaton | None:
         with self._lock:
             found = self._found.get(key)
             if found is not None:
                 self._found.move_to_end(key)
-            return found
+        if isinstance(found, RequestError):
+            raise RequestError(found.message, found.hint)
+        return found
 
     def _read(self) -> Lexicon:
         if self._lexicon is None:

@@ -7,6 +7,7 @@ understood is refused, unless it only describes.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -37,6 +38,7 @@ RECURSION = 3
 _LEVELS = 48  # of a schema
 _PARTS = 4_000  # values of all kinds in a schema
 _VALUES = 5_000  # schemas visited, with every time that one is referred to
+_SECONDS = 3.0  # of this thread's work: the alternatives of a few bytes may have millions of pairs
 _COMMA, _COLON = ", ?", ": ?"
 _STRING = f'"(?:{regex.json_character()})*"'
 
@@ -136,7 +138,7 @@ class _Writer:
 
     def __init__(self, root: Schema) -> None:
         self.root = root
-        self.visited = 0
+        self.visited, self.began = 0, time.thread_time()
         self.open: dict[str, int] = {}
         self.types: dict[str, Callable[[Mapping[str, Any], str, int], str | None]] = {
             "null": lambda *_: "null",
@@ -151,16 +153,21 @@ class _Writer:
     def value(self, schema: Schema, path: str, level: int) -> str | None:
         """Return an expression for values that validate against a part of the schema."""
         self.visited += 1
-        if self.visited > _VALUES or level > _LEVELS:
-            raise RequestError(
-                f"the JSON schema is too large, or nested too deep, at {path[:200]}",
-                "make it smaller or flatter",
-            )
+        self.spend(path, level)
         if isinstance(schema, bool):
             return _anything(DEPTH - 1) if schema else None
         self.check(schema, path)
         found = self.written(schema, path, level + 1)
         return None if found is None else _bounded(found, path)
+
+    def spend(self, path: str, level: int = 0) -> None:
+        """Refuse a schema that takes too much."""
+        late = time.thread_time() - self.began > _SECONDS
+        if late or self.visited > _VALUES or level > _LEVELS:
+            raise RequestError(
+                f"the JSON schema is too large, or nested too deep, at {path[:200]}",
+                "make it smaller or flatter",
+            )
 
     def check(self, schema: Mapping[str, Any], path: str) -> None:
         """Refuse keywords that are not supported, or not beside others."""
@@ -215,6 +222,7 @@ class _Writer:
         """Return what validates against one of several schemas."""
         if exclusive:
             for place, one in enumerate(parts):
+                self.spend(path)
                 for other in parts[:place]:
                     if not apart(self.root, one, other, path):
                         raise refused(path, "'oneOf' of schemas that one value may meet both of")

@@ -27,7 +27,7 @@ from dlmc_runtime.serve import (
 from dlmc_runtime.serve.answers import FinishReason
 from dlmc_runtime.serve.chat_answers import ChatCompletion, Choice, Message
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Job, Run
+from dlmc_runtime.serve.jobs import Job, Run, planned
 from dlmc_runtime.serve.messages import Messages, conversation
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.parsers import formats
@@ -268,7 +268,7 @@ async def answer(body: ChatBody, http: Request) -> Response:
     """Answer a request that came over HTTP."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    made = await run_in_threadpool(plan, served, body, site)
+    made = await planned(plan, served, body, site)
     seconds = site.settings.request_seconds
     run = Run(Job(served, made.requests, security.client(http), seconds, canvases=body.diffusing))
     if body.stream:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
 
@@ -14,17 +13,18 @@ from dlmc_runtime import row
 from dlmc_runtime.events import Result, TokenLogprob
 from dlmc_runtime.serve import answers, errors, fields, security, slots, stream
 from dlmc_runtime.serve.answers import Answer, Usage
-from dlmc_runtime.serve.jobs import Job, Run
+from dlmc_runtime.serve.jobs import Job, Run, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.strict import StrictRoute
 
 Text = Annotated[str, Field(min_length=1)]
-Ids = Annotated[list[fields.TokenId], Field(min_length=1)]
+# Every member of the union reads a prompt: one that it does not fit ends at its first item.
+Ids = Annotated[list[fields.TokenId], Field(min_length=1, fail_fast=True)]
 Prompts = (
     Text
-    | Annotated[list[Text], Field(min_length=1)]
+    | Annotated[list[Text], Field(min_length=1, fail_fast=True)]
     | Ids
-    | Annotated[list[Ids], Field(min_length=1)]
+    | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 )
 
 
@@ -223,7 +223,7 @@ async def create_completion(body: CompletionBody, http: Request) -> Response:
     """Continue texts, or fill the slots of a template."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    plan = await run_in_threadpool(_plan, served, body, site)
+    plan = await planned(_plan, served, body, site)
     run = Run(
         Job(
             served,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
 
@@ -15,7 +14,7 @@ from dlmc_runtime.events import Result
 from dlmc_runtime.serve import answers, errors, fields, prompts, security, slots, stream
 from dlmc_runtime.serve.completions import Choice, Completion
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Job, Run
+from dlmc_runtime.serve.jobs import Job, Run, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.slots import Filling, Slot
 from dlmc_runtime.serve.strict import StrictRoute
@@ -198,7 +197,7 @@ async def create_fim_completion(body: FimBody, http: Request) -> Response:
     """Fill in the middle, or the slots of a template."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    plan = await run_in_threadpool(_plan, served, body, site)
+    plan = await planned(_plan, served, body, site)
     seconds = site.settings.request_seconds
     run = Run(Job(served, plan.requests, security.client(http), seconds, canvases=body.diffusing))
     if body.stream:

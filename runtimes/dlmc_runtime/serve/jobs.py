@@ -9,8 +9,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import to_thread
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
@@ -18,8 +19,11 @@ from dlmc_runtime.errors import DlmcError
 from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished, Result
 from dlmc_runtime.row import Request
 from dlmc_runtime.serve.errors import blame
-from dlmc_runtime.serve.models import Served
+from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.ticket import Ticket
+
+Asked = TypeVar("Asked")
+Planned = TypeVar("Planned")
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,19 @@ class Run:
             if update.result is not None:
                 found[update.index] = update.result
         return [found[index] for index in range(len(self.tickets))]
+
+
+async def planned(
+    plan: Callable[[Served, Asked, Site], Planned], served: Served, body: Asked, site: Site
+) -> Planned:
+    """Return what ``plan`` makes of a request's body; it runs on a thread.
+
+    Raises:
+        DlmcError: as ``plan``.
+    """
+    compiled = any(getattr(body, name, None) for name in ("response_format", "tools"))
+    limiter = site.compiling if compiled else None
+    return await to_thread.run_sync(plan, served, body, site, limiter=limiter)
 
 
 async def disconnected(http: HttpRequest) -> None:

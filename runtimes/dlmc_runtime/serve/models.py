@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
@@ -19,6 +20,7 @@ from dlmc_runtime.serve.strict import StrictRoute
 from dlmc_runtime.text import TextCodec
 from dlmc_runtime.ticket import Ticket
 
+_COMPILING = 4
 _TOKEN_TEXTS = 1 << 16  # of which the text is remembered, since canvases repeat them
 
 
@@ -123,12 +125,15 @@ class Site:
         settings: the server's.
         draining: whether the server was told to stop.
         active: requests that are being answered.
+        compiling: threads for requests whose format or tools may have to be compiled first, which
+            takes seconds: however many there are, others do not wait for them.
     """
 
     catalog: Catalog
     settings: Settings = field(default_factory=Settings)
     draining: bool = False
     active: int = 0
+    compiling: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_COMPILING))
 
     @classmethod
     def of(cls, request: Request) -> "Site":

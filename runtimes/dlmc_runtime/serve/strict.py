@@ -7,11 +7,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 MAX_DEPTH = 64
 MAX_DIGITS = 40  # of a number: more than any float64 or int64 needs
+# Values are checked one by one on the event loop: this many, keys included, take it a moment.
+MAX_VALUES = 1 << 18
+MAX_KEYS = 1 << 13  # of one object
+_AT_ONCE = 1 << 16  # bytes; a longer body is read on a thread
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -48,11 +53,13 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _NotAcceptableError(f"has {twice[:80]!a} twice in an object")
+    if len(pairs) > MAX_KEYS:
+        raise _NotAcceptableError(f"has more than {MAX_KEYS} keys in an object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _NotAcceptableError(f"has {name[:80]!a} twice in an object")
+        found[name] = value
     return found
 
 
@@ -74,9 +81,12 @@ def _number(digits: str) -> float:
 
 
 def _check(found: Any) -> None:
-    """Refuse deep nesting, and halves of surrogate pairs, which no encoder can write back."""
-    level = [found]
+    """Refuse too much, deep nesting, and halves of surrogate pairs, which no encoder writes."""
+    level, count = [found], 0
     for _ in range(MAX_DEPTH):
+        count += len(level)
+        if count > MAX_VALUES:
+            raise _NotAcceptableError(f"holds more than {MAX_VALUES} values")
         below: list[Any] = []
         for value in level:
             if isinstance(value, str):
@@ -98,8 +108,9 @@ class StrictRequest(Request):
 
     async def json(self) -> Any:
         """Return the body's object."""
+        data = await self.body()
         try:
-            return parse(await self.body())
+            return parse(data) if len(data) < _AT_ONCE else await run_in_threadpool(parse, data)
         except ValueError as error:
             raise HTTPException(400, f"the body {error}") from None
 

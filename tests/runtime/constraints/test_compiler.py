@@ -74,3 +74,13 @@ def test_a_bundle_whose_texts_never_end_is_refused(codec, manifest):
     tokens = {"mask": 63, "stop": (), "pad": 61, "suppressed": (63,)}
     with pytest.raises(RequestError, match="no token that ends a text"):
         Compiler(codec, manifest(tokens=tokens)).regex("a")
+
+
+def test_what_is_refused_is_not_tried_again(codec, manifest, counted):
+    compiler = Compiler(codec, manifest())
+    said = set()
+    for _ in range(3):
+        with pytest.raises(RequestError, match="no text meets the constraint") as caught:
+            compiler.regex(r"a[^\s\S]")
+        said.add(str(caught.value))
+    assert len(counted) == len(said) == 1

@@ -236,3 +236,16 @@ def test_a_bound_beyond_what_is_written_leaves_what_is_within(of_schema, matches
     made = of_schema({"type": "number", "maximum": 1e300, "minimum": Decimal("-1").__float__()})
     assert matches(made, "123456.5")
     assert not matches(made, "-2")
+
+
+def test_alternatives_are_not_compared_for_ever(monkeypatch):
+    def slow(*_):
+        clock[0] += 1.0
+        return True
+
+    clock = [0.0]
+    monkeypatch.setattr(schema.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(schema, "apart", slow)
+    with pytest.raises(RequestError, match="too large"):
+        schema.expression({"oneOf": [{"const": n} for n in range(9)]})
+    assert clock[0] < 9

@@ -3,8 +3,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from dlmc_runtime.samplers.config import SamplerConfig
+from dlmc_runtime.serve.completions import CompletionBody
 from dlmc_runtime.serve.settings import Settings
 
 
@@ -289,3 +291,10 @@ def test_a_format_that_cannot_be_kept_is_refused(shared, change):
 def test_a_format_goes_without_a_template(shared):
     body = {"model": "test", "template": "a", "response_format": {"type": "json_object"}}
     assert shared.refusal("/v1/completions", body)[:2] == (400, "response_format")
+
+
+@pytest.mark.parametrize("prompt", [[1, "a"], ["a", 1], [-1], [None], [[1], "a"], [[]], [{}]])
+def test_a_long_prompt_of_the_wrong_kind_is_looked_at_once(prompt):
+    with pytest.raises(ValidationError) as caught:
+        CompletionBody.model_validate({"model": "test", "prompt": prompt * 100})
+    assert caught.value.error_count() < 10

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from dlmc_runtime.errors import EngineError, OverloadError
 from dlmc_runtime.events import Committed, Denoised, Failed, Finished
 from dlmc_runtime.scheduler import Limits, Scheduler
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Job, Mailbox, Run
-from dlmc_runtime.serve.models import Served
+from dlmc_runtime.serve.jobs import Job, Mailbox, Run, planned
+from dlmc_runtime.serve.models import Catalog, Served, Site
 from dlmc_runtime.ticket import Ticket
 
 WAIT = 60.0
@@ -221,3 +222,26 @@ def test_a_run_may_be_cancelled_twice_and_after_its_end(served):
         return found
 
     assert isinstance(Finished(0, asyncio.run(main())[0]), Finished)
+
+
+def test_what_takes_long_to_compile_holds_up_only_its_like(shared):
+    opened, begun = threading.Event(), []
+    asked, other = SimpleNamespace(response_format="a format"), SimpleNamespace()
+
+    def plan(served, body, site):
+        begun.append(body)
+        assert opened.wait(WAIT)
+        return body
+
+    async def main():
+        site = Site(Catalog([shared.served]))
+        held = [asyncio.ensure_future(planned(plan, None, asked, site)) for _ in range(60)]
+        try:
+            plain = planned(lambda *_: "done", None, other, site)
+            assert await asyncio.wait_for(plain, WAIT) == "done"
+            assert len(begun) < 60
+        finally:
+            opened.set()
+        assert await asyncio.gather(*held) == [asked] * 60
+
+    asyncio.run(main())

@@ -5,11 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlmc_runtime.serve.strict import MAX_DEPTH, parse
+from dlmc_runtime.serve.strict import MAX_DEPTH, MAX_KEYS, MAX_VALUES, parse
 
 
 def nested(depth):
     return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+def members(count, again=None):
+    names = [*(f"k{n}" for n in range(count)), *([again] if again else [])]
+    return ("{" + ",".join(f'"{name}":0' for name in names) + "}").encode()
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,9 @@ def nested(depth):
         (b'{"a": "\xff"}', "is not UTF-8 at byte 7"),
         (nested(MAX_DEPTH + 1), "nested"),
         (nested(100_000), "nested"),
+        (members(MAX_KEYS, again="k8191"), "keys"),
+        (members(MAX_KEYS - 1, again="k8190"), "has 'k8190' twice"),
+        (b'{"a": [' + b"1," * MAX_VALUES + b"1]}", "values"),
     ],
 )
 def test_what_is_not_one_plain_object_is_refused(data, problem):
@@ -66,3 +74,8 @@ def test_plain_objects_are_read_as_json_reads_them(value):
 def test_any_bytes_give_an_object_or_a_refusal(data):
     with suppress(ValueError):
         assert isinstance(parse(data), dict)
+
+
+def test_as_much_as_is_said_is_read():
+    many = b",".join([members(MAX_KEYS)] * 15)
+    assert len(parse(b'{"a": [' + many + b"]}")["a"]) == 15
