@@ -21,6 +21,8 @@ PAGES = (
     "docs/targets.md",
     "docs/validation.md",
     "docs/bench.md",
+    "docs/serving.md",
+    "docs/structured-output.md",
 )
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
