@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from dlmc_runtime.events import Committed, Finished, Result
 from dlmc_runtime.row import Row
 from dlmc_runtime.text import TextCodec
@@ -66,15 +68,19 @@ class Reader:
             spans=tuple(map(self._decode, spans)) if self.codec else (),
             prompt_tokens=int(self.row.given.sum()),
             forwards=self.row.forwards,
-            finish_reason=self._reason(),
+            finish_reason=self._reason(tokens),
             seconds=seconds,
             tokens_per_forward=self.row.regime.tokens_per_forward(len(tokens)),
             cached_tokens=min(self.row.resumed, self.row.prompt_length),
             logprobs=tuple(told[p] for begin, end in holes for p in range(begin, end) if p in told),
         )
 
-    def _reason(self) -> str:
+    def _reason(self, tokens: tuple[int, ...]) -> str:
         if self.row.forced:
             return "steps"
-        ended = self.row.ending is not None or bool(self.row.holes)
-        return "stop" if ended else "length"
+        if self.row.ending is not None or self.row.holes:
+            return "stop"
+        # A text that is whole was not cut, although no stop id found room behind it.
+        kept = self.row.request.constraint
+        whole = kept is not None and kept.completes(np.array(tokens, np.int64))
+        return "stop" if whole else "length"

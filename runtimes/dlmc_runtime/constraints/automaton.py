@@ -146,6 +146,12 @@ class Automaton:
         """Return whether tokens are a text that meets the constraint, with a stop id or without."""
         return bool(self.distance[self.advance(self.begin, tokens)] == 0)
 
+    def completes(self, tokens: Ints) -> bool:
+        """Return whether tokens are a text that is accepted, behind which nothing may stand."""
+        state = np.array([self.advance(self.begin, tokens)])
+        after = self.edges.target[self.edges.of(state)]
+        return self.accepts(tokens) and bool((after == self.end).all())
+
 
 def _accepting(machine: Machine, lexicon: Lexicon) -> Ints:
     """Return the states of the automaton that accept and are not behind a stop id."""

@@ -25,6 +25,20 @@ def test_texts_are_accepted_that_match_from_end_to_end(small, pattern, tokens):
     assert made.accepts(ended) == matches
 
 
+@pytest.mark.parametrize(
+    ("pattern", "tokens", "whole"),
+    [
+        ("(ab){2}", [3, 3], True),
+        ("(ab){2}", [3], False),
+        ("(ab)*", [3, 3], False),
+        ("a|b", [0, STOP, 3], True),
+        ("a|b", [2], False),
+    ],
+)
+def test_a_text_is_complete_where_nothing_may_follow(small, pattern, tokens, whole):
+    assert small(pattern).completes(np.array(tokens, np.int64)) is whole
+
+
 def test_an_id_without_text_is_not_allowed(small):
     assert not small("[^x]*").accepts(np.array([NOTHING]))
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,8 @@ def test_every_text_meets_the_constraint(generators, constraints, data, kind, pa
     result = generator.generate(**asked, constraint=constraint, max_new_tokens=length)
     assert re.fullmatch(pattern, result.text), result.text
     assert result.finish_reason in ("stop", "length", "steps")
+    if result.finish_reason == "length":
+        assert not constraint.completes(np.array(result.tokens, np.int64))
     assert len(result.tokens) <= length
 
 
