@@ -172,9 +172,17 @@ def _ways(automaton: Automaton, state: int, span: Span) -> _Ways:
     kept = kept[np.argsort(position[kept], kind="stable")]
     position = position[kept]
     target = np.searchsorted(where * size + states, (position + 1) * size + after[kept])
-    columns = (column[kept] for column in (token, worth, weight, which))
-    steps = np.searchsorted(position, np.arange(count + 1))
-    return _Ways(states, first, source[kept], target, *columns, steps)
+    return _Ways(
+        states=states,
+        first=first,
+        source=source[kept],
+        target=target,
+        token=token[kept],
+        worth=worth[kept],
+        weight=weight[kept],
+        which=which[kept],
+        steps=np.searchsorted(position, np.arange(count + 1)),
+    )
 
 
 _Steps = tuple[Ints, Ints, Ints, Floats, Floats, Ints]
