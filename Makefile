@@ -11,7 +11,8 @@ QUESTION ?= 458+386=?
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH ?= accuracy precision lowering_error overhead denoise_forward end_to_end dual_cache \
-    serving samplers experts diffusion_gemma engine_load export_memory install_size startup
+    serving structured samplers experts diffusion_gemma engine_load export_memory install_size \
+    startup
 DEMO := artifacts/demo
 TINY := tiny-llada tiny-sdar tiny-gemma
 # Two makes at once must not install into one environment: the second waits, then finds it done.

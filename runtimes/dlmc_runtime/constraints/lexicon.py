@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ Ints = NDArray[np.int64]
 _KNOWN = frozenset({"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"})
 _PLAIN = (b"a", b"1", b"{", b"x")  # tokens that may stand before another one to look at that
 _BYTE = len("<0x00>")
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -39,31 +39,55 @@ class Tree:
     @classmethod
     def of(cls, tokens: Mapping[int, bytes]) -> "Tree":
         """Arrange tokens, none of which is empty."""
-        ordered = sorted((text, token) for token, text in tokens.items())
-        level: list[tuple[int, int, int]] = [(0, len(ordered), 0)]  # tokens from, to, depth
-        byte, first, last, count, ends = [0], [0], [0], [0], [-1]
-        node = 0
-        while node < len(level):
-            begin, end, depth = level[node]
-            while begin < end and len(ordered[begin][0]) == depth:
-                if not count[node]:
-                    ends[node] = ordered[begin][1]
-                count[node] += 1
-                begin += 1
-            first[node] = len(level)
-            while begin < end:
-                head = ordered[begin][0][depth]
-                stop = begin + 1
-                while stop < end and ordered[stop][0][depth] == head:
-                    stop += 1
-                level.append((begin, stop, depth + 1))
-                for column, value in ((byte, head), (first, 0), (last, 0), (count, 0), (ends, -1)):
-                    column.append(value)
-                begin = stop
-            last[node] = len(level)
-            node += 1
-        numbers = (np.array(column, np.int64) for column in (first, last, count, ends))
-        return cls(np.array(byte, np.uint8), *numbers)
+        ids = sorted(sorted(tokens), key=tokens.__getitem__)
+        texts = [tokens[token] for token in ids]
+        size = np.fromiter(map(len, texts), np.int64, len(texts))
+        flat = np.frombuffer(b"".join(texts), np.uint8)
+        shared = _shared(flat, size)
+        # A token adds a node for each byte that it does not share with the token before it: nodes
+        # as they are met on a walk, which become nodes level by level.
+        fresh = size - shared
+        added = np.cumsum(fresh)
+        count = int(fresh.sum()) + 1
+        depth = np.ones(count, np.int64)
+        depth[0] = 0
+        depth[1:] += _ranges(shared, fresh)
+        walk = np.argsort(depth, kind="stable")
+        place = np.empty(count, np.int64)
+        place[walk] = np.arange(count)
+        byte = np.zeros(count, np.uint8)
+        byte[place[1:]] = flat[_ranges(np.cumsum(size) - fresh, fresh)]
+        # The parent is the last node met before that is one level higher.
+        key = depth[walk] * count + walk
+        parent = np.searchsorted(key, key[1:] - count) - 1
+        first, last = (1 + np.searchsorted(parent, np.arange(count), side) for side in _SIDES)
+        ends = place[added]
+        token = np.full(count, -1, np.int64)
+        token[ends[fresh > 0]] = np.array(ids, np.int64)[fresh > 0]
+        return cls(byte, first, last, np.bincount(ends, minlength=count), token)
+
+
+def _ranges(starts: Ints, sizes: Ints) -> Ints:
+    """Return consecutive numbers from each start on, so many of each, one after the other."""
+    return np.arange(int(sizes.sum())) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
+
+
+def _shared(flat: NDArray[np.uint8], size: Ints) -> Ints:
+    """Return how many bytes at its beginning each text has in common with the one before it.
+
+    Args:
+        flat: all texts, one after the other.
+        size: int64 [n], of each.
+    """
+    begin = np.cumsum(size) - size
+    shared = np.minimum(size, np.concatenate(([0], size))[:-1])
+    here = _ranges(begin, shared)
+    offset = here - np.repeat(begin, shared)
+    there = np.repeat(np.concatenate(([0], begin))[:-1], shared) + offset
+    differs = np.flatnonzero(flat[here] != flat[there])[::-1]
+    # The first to differ is written last.
+    shared[np.repeat(np.arange(len(size)), shared)[differs]] = offset[differs]
+    return shared
 
 
 @dataclass(frozen=True)
@@ -132,24 +156,20 @@ def _texts(codec: TextCodec) -> dict[int, bytes]:
     return {token: read(text) for text, token in codec.vocabulary().items() if token not in special}
 
 
-@cache
-def _alphabet() -> dict[str, int]:
-    """Return GPT-2's characters for bytes."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {
-        chr(256 + place): byte for place, byte in enumerate(hidden)
-    }
-
-
 class _ByteLevel:
     """Tokens are written in an alphabet of bytes; those that are not stand for themselves."""
 
+    def __init__(self) -> None:
+        shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = sorted({*range(256)} - {*shown})
+        codes = {byte: byte for byte in shown} | {256 + i: byte for i, byte in enumerate(hidden)}
+        self._codes = codes  # GPT-2's characters for bytes
+        self._alphabet = frozenset(map(chr, codes))
+
     def __call__(self, text: str) -> bytes:
         """Return a token's bytes."""
-        alphabet = _alphabet()
-        if all(one in alphabet for one in text):
-            return bytes(alphabet[one] for one in text)
+        if self._alphabet.issuperset(text):
+            return text.translate(self._codes).encode("latin-1")
         return text.encode()
 
 

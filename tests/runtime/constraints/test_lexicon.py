@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,9 +97,13 @@ def test_a_tree_holds_every_token_once(words):
         if tree.count[node]:
             found[text] = (int(tree.count[node]), int(tree.token[node]))
         children = range(tree.first[node], tree.last[node])
-        assert len({int(tree.byte[child]) for child in children}) == len(children)
+        assert (np.diff(tree.byte[children.start : children.stop].astype(int)) > 0).all()
         waiting += [(child, text + bytes([tree.byte[child]])) for child in children]
     expected: dict[bytes, list[int]] = {}
     for token, word in sorted(words.items()):
         expected.setdefault(word, []).append(token)
     assert found == {word: (len(tokens), tokens[0]) for word, tokens in expected.items()}
+    assert len(tree.byte) == len({word[:size] for word in expected for size in range(5)} | {b""})
+    assert tree.first[0] == 1
+    assert (tree.first[1:] == tree.last[:-1]).all()
+    assert (tree.token[tree.count == 0] == -1).all()
