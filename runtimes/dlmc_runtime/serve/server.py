@@ -112,6 +112,7 @@ def prepare(app: FastAPI, ready: Callable[[], None], *, log: bool = False) -> Se
     """
     config = uvicorn.Config(
         app,
+        http="h11",  # whichever parser is there: this one bounds the size of headers
         log_config=None,
         access_log=log,
         server_header=False,

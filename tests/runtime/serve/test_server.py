@@ -214,3 +214,13 @@ def test_a_server_that_was_killed_can_be_started_again(process):
 def _metric(url, name):
     lines = httpx.get(f"{url}/metrics", timeout=WAIT).text.splitlines()
     return next(line for line in lines if line.startswith(name))
+
+
+@pytest.mark.parametrize("more", ["X-Long: " + "a" * (1 << 17), "Host: localhost"])
+def test_headers_without_end_or_a_second_host_are_refused(live, letters, more):
+    server = live(letters())
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), WAIT) as opened:
+        opened.sendall(f"GET /health HTTP/1.1\r\nHost: localhost\r\n{more}\r\n\r\n".encode())
+        with opened.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"400"
