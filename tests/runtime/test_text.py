@@ -171,7 +171,8 @@ def test_added_tokens_and_the_template_can_be_read(codec):
 
 
 def test_others_go_on_while_a_long_text_is_encoded(codec):
-    ticks, over = [], threading.Event()
+    ticks: list[None] = []
+    over = threading.Event()
 
     def tick():
         while not over.wait(0.001):

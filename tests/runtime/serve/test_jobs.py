@@ -235,9 +235,9 @@ def test_what_takes_long_to_compile_holds_up_only_its_like(shared):
 
     async def main():
         site = Site(Catalog([shared.served]))
-        held = [asyncio.ensure_future(planned(plan, None, asked, site)) for _ in range(60)]
+        held = [asyncio.ensure_future(planned(plan, shared.served, asked, site)) for _ in range(60)]
         try:
-            plain = planned(lambda *_: "done", None, other, site)
+            plain = planned(lambda *_: "done", shared.served, other, site)
             assert await asyncio.wait_for(plain, WAIT) == "done"
             assert len(begun) < 60
         finally:
