@@ -57,8 +57,9 @@ DEFAULTS: dict[Precision | Quantization, Limits] = {
 """What rounding to a type costs at most; see docs/validation.md for what was measured."""
 
 
-# Where a canvas begins as random tokens, all that follows hangs on draws: one that rounding changes
-# leads to another answer, which may be as good. Forwards are compared as everywhere.
+# Where a canvas begins as random tokens, all that follows hangs on draws: one that rounding
+# changes, be it that of float32 on another kind of processor, leads to another answer, which may
+# be as good. Forwards, with what they draw and keep, are compared as everywhere.
 _ANY = Tolerance(atol=1.0)
 _COLDEST = 0.4  # what logits are divided by at most, as released
 
@@ -76,10 +77,12 @@ def limits(manifest: Manifest, record: EngineRecord) -> Limits:
     says wins over both.
     """
     losses = DEFAULTS[record.precision], DEFAULTS[record.quantization]
+    drawn = manifest.tokens.mask is None
     if losses == (EXACT, EXACT):
-        return {**strict_limits(manifest), **record.tolerances}
+        answers = {GENERATION: _ANY} if drawn else {}
+        return {**EXACT, **answers, **manifest.tolerances, **record.tolerances}
     wider = {name: _wider(*(loss[name] for loss in losses)) for name in EXACT}
-    if manifest.tokens.mask is None:
+    if drawn:
         wider[GENERATION] = _ANY
         for name in ("tempered_logsumexp", "tempered_entropy"):
             wider[name] = Tolerance(atol=wider[name].atol / _COLDEST)

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from processor import HAS_BFLOAT16
 from safetensors.numpy import load_file
 
 from dlmc.checkpoint.safetensors_header import read_header
@@ -35,8 +36,6 @@ EVERY = [(p, q, form) for p in PRECISIONS for q, form in (*FORMS, *OF_ONNXRUNTIM
 # Root mean square of what the log-probability of the best token may be off, over all states. The
 # tiny checkpoints have 128 channels, which leaves rounding little to average over.
 LIMITS = {"none": 0.02, "int8": 0.05, "int4": 0.3, "w8a8": 0.15}
-
-_CPU = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
 
 
 class Case:
@@ -207,9 +206,7 @@ def test_guidance_combines_logits_without_rounding_them(guided, tmp_path, precis
     np.testing.assert_array_equal(found["top_logits"][1], bare["top_logits"][1])
 
 
-@pytest.mark.skipif(
-    "_bf16" not in _CPU, reason="the processor has no bfloat16 instructions, which it is about"
-)
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="the processor has no bfloat16 instructions")
 def test_openvino_does_not_take_bfloat16_with_w8a8(cached, tmp_path):
     """When this fails, docs/quantization.md and the targets may offer it."""
     graph = cached.lower(Lowering("bfloat16", "w8a8"), tmp_path)

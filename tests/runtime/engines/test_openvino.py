@@ -7,6 +7,7 @@ import handmade
 import numpy as np
 import openvino
 import pytest
+from processor import HAS_BFLOAT16
 from sealing import replace_bytes, reseal
 
 from dlmc.targets.build import build_engine, plan_build
@@ -94,7 +95,18 @@ def test_the_library_never_lowers_what_the_graph_keeps(root, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "float32",
+        pytest.param(
+            "bfloat16",
+            marks=pytest.mark.skipif(
+                not HAS_BFLOAT16, reason="the processor has no bfloat16 instructions"
+            ),
+        ),
+    ],
+)
 def test_stored_weights_stay_as_they_are_stored(tiny_bundle, precision):
     """Widened weights would take twice the memory: none becomes a float32 constant."""
     root = tiny_bundle("tiny-sdar")
