@@ -54,7 +54,7 @@ $(TINY:%=demo-%): demo-%: environment
 	$(BIN)/dlmc run $(DEMO)/$* --target openvino-cpu --stats "$(QUESTION)"
 
 test: environment ## Run the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 gpu-check: ## Build, validate and test on this machine's NVIDIA GPU
 	$(PYTHON) tests/gpu/check.py --torch '$(TORCH)'
