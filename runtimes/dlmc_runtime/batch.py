@@ -39,6 +39,19 @@ def as_many_as_fit(table: ProfileTable, rows: Sequence[Row]) -> int:
     return count
 
 
+def check_slots(row: Row, size: int) -> None:
+    """Refuse a row that takes more slots than a batch of ``size`` has.
+
+    Raises:
+        RequestError: it does.
+    """
+    if row.slots > size:
+        raise RequestError(
+            f"guidance takes {row.slots} rows of a batch, the engine has {size}",
+            "build with --batch 2",
+        )
+
+
 class Batch:
     """Rows that share forwards. Each keeps its own position, length, sampler and phase.
 

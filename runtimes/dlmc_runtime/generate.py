@@ -11,7 +11,7 @@ from typing import Unpack, cast, overload
 import numpy as np
 
 from dlmc_runtime import decode, engines, infill, legal
-from dlmc_runtime.batch import Batch, as_many_as_fit, room
+from dlmc_runtime.batch import Batch, as_many_as_fit, check_slots, room
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.constraints import Compiler, Constraint
 from dlmc_runtime.engines.base import Engine
@@ -346,11 +346,7 @@ class Generator:
         rows = [Row(request, self.manifest) for request in requests]
         for row in rows:  # what no profile takes is refused now, not in the middle of the work
             size, _ = room(table, [row])
-            if row.slots > size:
-                raise RequestError(
-                    f"guidance takes {row.slots} rows of a batch, the engine has {size}",
-                    "build with --batch 2",
-                )
+            check_slots(row, size)
         first = 0
         while first < len(rows):
             count = as_many_as_fit(table, rows[first : first + table.widest])

@@ -11,9 +11,9 @@ import numpy as np
 
 from dlmc_runtime import preflight
 from dlmc_runtime.admission import Admission
-from dlmc_runtime.batch import Batch
+from dlmc_runtime.batch import Batch, check_slots
 from dlmc_runtime.cache import cache_shapes
-from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadError, RequestError
+from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadError
 from dlmc_runtime.events import Failed
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.pool import Pool
@@ -113,11 +113,7 @@ class Scheduler:
         """
         row = Row(request, self.generator.manifest)
         home = self._home(row)
-        if row.slots > home[0]:
-            raise RequestError(
-                f"guidance takes {row.slots} rows of a batch, the engine has {home[0]}",
-                "build with --batch 2",
-            )
+        check_slots(row, home[0])
         ticket = Ticket(row, home, listener, self._wake, seconds)
         with self._changed:
             if self._draining or self._closing:
@@ -204,10 +200,9 @@ class Scheduler:
     def _home(self, row: Row) -> tuple[int, int]:
         """Return the (batch, cache) that a row belongs to; raises `RequestError`."""
         needs = row.regime
-        size, context = self._table.pool(
+        return self._table.pool(
             needs.cache_needed, needs.block_needed, needs.head_needed, self.limits.rows
         )
-        return max(size, 1), context
 
     def _run(self) -> None:
         """Serve until closed; the scheduler's thread."""

@@ -21,13 +21,12 @@ from dlmc_runtime.serve import (
     errors,
     fields,
     prompts,
-    security,
     stream,
 )
 from dlmc_runtime.serve.answers import FinishReason
 from dlmc_runtime.serve.chat_answers import ChatCompletion, Choice, Message
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Job, Run, planned
+from dlmc_runtime.serve.jobs import Run, begun, planned
 from dlmc_runtime.serve.messages import Messages, conversation
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.parsers import formats
@@ -269,8 +268,7 @@ async def answer(body: ChatBody, http: Request) -> Response:
     site = Site.of(http)
     served = site.catalog.find(body.model)
     made = await planned(plan, served, body, site)
-    seconds = site.settings.request_seconds
-    run = Run(Job(served, made.requests, security.client(http), seconds, canvases=body.diffusing))
+    run = begun(served, made.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, made), site.settings.stall_seconds)
     results = await run.results(http)

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 
 from dlmc_runtime import row
 from dlmc_runtime.events import Result, TokenLogprob
-from dlmc_runtime.serve import answers, errors, fields, security, slots, stream
+from dlmc_runtime.serve import answers, errors, fields, slots, stream
 from dlmc_runtime.serve.answers import Answer, Usage
-from dlmc_runtime.serve.jobs import Job, Run, planned
+from dlmc_runtime.serve.jobs import Run, begun, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.strict import StrictRoute
 
@@ -224,15 +224,7 @@ async def create_completion(body: CompletionBody, http: Request) -> Response:
     site = Site.of(http)
     served = site.catalog.find(body.model)
     plan = await planned(_plan, served, body, site)
-    run = Run(
-        Job(
-            served,
-            plan.requests,
-            security.client(http),
-            site.settings.request_seconds,
-            canvases=body.diffusing,
-        )
-    )
+    run = begun(served, plan.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
     results = await run.results(http)

@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 
 from dlmc_runtime import row
 from dlmc_runtime.events import Result
-from dlmc_runtime.serve import answers, errors, fields, prompts, security, slots, stream
+from dlmc_runtime.serve import answers, errors, fields, prompts, slots, stream
 from dlmc_runtime.serve.completions import Choice, Completion
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Job, Run, planned
+from dlmc_runtime.serve.jobs import Run, begun, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.slots import Filling, Slot
 from dlmc_runtime.serve.strict import StrictRoute
@@ -198,8 +198,7 @@ async def create_fim_completion(body: FimBody, http: Request) -> Response:
     site = Site.of(http)
     served = site.catalog.find(body.model)
     plan = await planned(_plan, served, body, site)
-    seconds = site.settings.request_seconds
-    run = Run(Job(served, plan.requests, security.client(http), seconds, canvases=body.diffusing))
+    run = begun(served, plan.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
     results = await run.results(http)

@@ -20,6 +20,7 @@ from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished, Re
 from dlmc_runtime.row import Request
 from dlmc_runtime.serve.errors import blame
 from dlmc_runtime.serve.models import Served, Site
+from dlmc_runtime.serve.security import client
 from dlmc_runtime.ticket import Ticket
 
 Asked = TypeVar("Asked")
@@ -198,6 +199,17 @@ class Run:
             if update.result is not None:
                 found[update.index] = update.result
         return [found[index] for index in range(len(self.tickets))]
+
+
+def begun(served: Served, requests: Sequence[Request], http: HttpRequest, *, canvases: bool) -> Run:
+    """Submit the rows of a request that came over HTTP, for its client and within its time.
+
+    Raises:
+        OverloadError: as `Run`.
+        FieldError: as `Run`.
+    """
+    seconds = Site.of(http).settings.request_seconds
+    return Run(Job(served, requests, client(http), seconds, canvases=canvases))
 
 
 async def planned(
