@@ -85,8 +85,9 @@ class EventReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Return the data of every event that is now complete."""
+        """Return the data of every event that is now complete; comments have none."""
         *whole, self._rest = (self._rest + data).split(b"\n\n")
         for event in whole:
-            lines = event.decode().splitlines()
-            yield "\n".join(line[5:].lstrip() for line in lines if line.startswith("data:"))
+            lines = [one for one in event.decode().splitlines() if one.startswith("data:")]
+            if lines:
+                yield "\n".join(line[5:].lstrip() for line in lines)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -13,7 +13,7 @@ from dlmc_runtime import row
 from dlmc_runtime.events import Result, TokenLogprob
 from dlmc_runtime.serve import answers, errors, fields, slots, stream
 from dlmc_runtime.serve.answers import Answer, Usage
-from dlmc_runtime.serve.jobs import Run, begun, planned
+from dlmc_runtime.serve.jobs import Run, Update, begun, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.strict import StrictRoute
 
@@ -102,16 +102,22 @@ class Completion(Answer):
     diffusion: dict[str, Any] | None = None
 
 
+Asked = TypeVar("Asked", bound=fields.Generation)
+
+
 @dataclass(frozen=True)
-class _Plan:
-    """A checked request.
+class Plan(Generic[Asked]):
+    """A checked request for texts.
 
     Attributes:
         requests: its rows: prompts in order, ``n`` for each.
-        filling: of a template.
+        filling: of spans; None where text is generated after a prompt.
     """
 
-    body: CompletionBody
+    unsaid: ClassVar[tuple[str, ...]] = ("usage", "diffusion", "finish_detail", "slots")
+    """What is left out of an answer that has none."""
+
+    body: Asked
     served: Served
     requests: Sequence[row.Request]
     filling: slots.Filling | None = None
@@ -123,23 +129,37 @@ class _Plan:
         found = Completion(
             id=self.id, created=self.created, model=self.served.name, choices=list(choices), **more
         )
-        return answers.dump(found, "usage", "diffusion", "finish_detail", "slots")
+        return answers.dump(found, *self.unsaid)
 
-    def finished(self, index: int, text: str, result: Result) -> Choice:
+    def finished(self, index: int, text: str, result: Result, **more: Any) -> Choice:
         """Return the end of an answer, with ``text`` of it."""
-        filling = self.filling
         return Choice(
             text=text,
             index=index,
-            logprobs=_logprobs(self.served, result) if self.body.logprobs is not None else None,
             finish_reason=answers.finish_reason(result, self.requests[index].max_new_tokens),
             finish_detail=result.finish_reason,
-            slots=None if filling is None else filling.slots(result),
+            **more,
         )
+
+    def news(self, update: Update) -> str:
+        """Return what an answer that goes on has gained."""
+        return update.text
 
     def usage(self, results: Sequence[Result]) -> Usage:
         """Return what it cost."""
         return answers.usage(results, fields.count(self.body))
+
+
+class _Plan(Plan[CompletionBody]):
+    """Texts continued, or a template filled."""
+
+    def finished(self, index: int, text: str, result: Result, **more: Any) -> Choice:
+        """Return the end of an answer, with ``text`` of it."""
+        if self.body.logprobs is not None:
+            more["logprobs"] = _logprobs(self.served, result)
+        if self.filling is not None:
+            more["slots"] = self.filling.slots(result)
+        return super().finished(index, text, result, **more)
 
 
 def _plan(served: Served, body: CompletionBody, site: Site) -> _Plan:
@@ -223,27 +243,30 @@ async def create_completion(body: CompletionBody, http: Request) -> Response:
     """Continue texts, or fill the slots of a template."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    plan = await planned(_plan, served, body, site)
-    run = begun(served, plan.requests, http, canvases=body.diffusing)
-    if body.stream:
-        return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
+    return await answer(await planned(_plan, served, body, site), http)
+
+
+async def answer(plan: Plan[Any], http: Request) -> Response:
+    """Answer a checked request, whole or as a stream."""
+    run = begun(plan.served, plan.requests, http, canvases=plan.body.diffusing)
+    if plan.body.stream:
+        return stream.EventStream(run, _events(run, plan), Site.of(http).settings.stall_seconds)
     results = await run.results(http)
     choices = [plan.finished(index, one.text, one) for index, one in enumerate(results)]
     return JSONResponse(plan.completion(*choices, usage=plan.usage(results)))
 
 
-async def _events(run: Run, plan: _Plan) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(run: Run, plan: Plan[Any]) -> AsyncGenerator[dict[str, Any], None]:
     results: dict[int, Result] = {}
     async for update in run.updates():
         canvas = stream.canvas(run, update)
         if canvas is not None:
-            empty = Choice(text="", index=update.index)
-            yield plan.completion(empty, diffusion=canvas)
+            yield plan.completion(Choice(text="", index=update.index), diffusion=canvas)
         if update.result is not None:
             results[update.index] = update.result
             yield plan.completion(plan.finished(update.index, update.text, update.result))
-        elif update.text:
-            yield plan.completion(Choice(text=update.text, index=update.index))
+        elif news := plan.news(update):
+            yield plan.completion(Choice(text=news, index=update.index))
     if fields.wants_usage(plan.body):
         whole = [results[index] for index in range(len(results))]
         yield plan.completion(usage=plan.usage(whole))

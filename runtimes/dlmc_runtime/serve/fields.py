@@ -5,6 +5,7 @@ asks for is ignored. What only a model can decide is checked when its request is
 """
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -43,6 +44,38 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+NEUTRAL: Mapping[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "min_p": 0,
+    "logit_bias": {},
+    "best_of": 1,
+    "echo": False,
+    "suffix": "",
+}
+"""Fields that no sampler has, by the value (besides null) at which they ask for nothing."""
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    if name not in NEUTRAL:
+        return False
+    alike = isinstance(value, bool) is isinstance(NEUTRAL[name], bool)  # to Python, 0 is False
+    return value is None or (alike and bool(value == NEUTRAL[name]))
+
+
+class Asked(Body):
+    """The whole body of a request. Clients send some fields always: neutral ones are dropped."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_neutral(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        own = cls.model_fields
+        return {k: v for k, v in given.items() if k in own or not _asks_for_nothing(k, v)}
+
+
 class StreamOptions(Body):
     """How to stream."""
 
@@ -77,7 +110,7 @@ else:
     Diffusion = create_model("Diffusion", __base__=_Diffusion, __doc__=about, **_OPTIONS)
 
 
-class Generation(Body):
+class Generation(Asked):
     """What every generating endpoint takes."""
 
     model: str = Field(max_length=256, description="A name that /v1/models lists.")

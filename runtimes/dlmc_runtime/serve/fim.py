@@ -1,20 +1,17 @@
 """``/v1/fim/completions``: what belongs between a prefix and a suffix, or into named slots."""
 
-import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import Field, model_validator
 
-from dlmc_runtime import row
 from dlmc_runtime.events import Result
-from dlmc_runtime.serve import answers, errors, fields, prompts, slots, stream
-from dlmc_runtime.serve.completions import Choice, Completion
+from dlmc_runtime.serve import completions, errors, fields, prompts, slots, stream
+from dlmc_runtime.serve.completions import Choice, Completion, Plan
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.jobs import Run, begun, planned
+from dlmc_runtime.serve.jobs import Update, planned
 from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.slots import Filling, Slot
 from dlmc_runtime.serve.strict import StrictRoute
@@ -61,44 +58,23 @@ class FimBody(fields.Generation):
         return self
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A checked request.
+class _Plan(Plan[FimBody]):
+    """A middle, or a template filled."""
 
-    Attributes:
-        requests: its rows, ``n`` of them.
-        filling: of spans; None where the middle is generated after what surrounds it.
-    """
+    unsaid = (*Plan.unsaid, "logprobs")
 
-    body: FimBody
-    served: Served
-    requests: Sequence[row.Request]
-    filling: Filling | None = None
-    id: str = field(default_factory=lambda: answers.identifier("cmpl"))
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def completion(self, *choices: Choice, **more: Any) -> dict[str, Any]:
-        """Return an answer, or an event of it, as JSON."""
-        found = Completion(
-            id=self.id, created=self.created, model=self.served.name, choices=list(choices), **more
-        )
-        return answers.dump(found, "usage", "diffusion", "finish_detail", "slots", "logprobs")
-
-    def finished(self, index: int, text: str, result: Result) -> Choice:
+    def finished(self, index: int, text: str, result: Result, **more: Any) -> Choice:
         """Return the end of an answer, whose rest is ``text`` where it was generated."""
-        reason = answers.finish_reason(result, self.requests[index].max_new_tokens)
-        filled: Mapping[str, str] | None = None
         if self.filling is not None:
             filled = self.filling.slots(result)
             text = self._filled(filled)
-        named = dict(filled) if filled is not None and self.body.template is not None else None
-        return Choice(
-            text=text,
-            index=index,
-            finish_reason=reason,
-            finish_detail=result.finish_reason,
-            slots=named,
-        )
+            if self.body.template is not None:
+                more["slots"] = filled
+        return super().finished(index, text, result, **more)
+
+    def news(self, update: Update) -> str:
+        """Return what an answer has gained; what fills spans is told at their end."""
+        return update.text if self.filling is None else ""
 
     def _filled(self, filled: Mapping[str, str]) -> str:
         """Return the whole text of a template, or a middle up to the first stop text in it."""
@@ -197,27 +173,4 @@ async def create_fim_completion(body: FimBody, http: Request) -> Response:
     """Fill in the middle, or the slots of a template."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    plan = await planned(_plan, served, body, site)
-    run = begun(served, plan.requests, http, canvases=body.diffusing)
-    if body.stream:
-        return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
-    results = await run.results(http)
-    choices = [plan.finished(index, one.text, one) for index, one in enumerate(results)]
-    usage = answers.usage(results, fields.count(body))
-    return JSONResponse(plan.completion(*choices, usage=usage))
-
-
-async def _events(run: Run, plan: _Plan) -> AsyncGenerator[dict[str, Any], None]:
-    results: dict[int, Result] = {}
-    async for update in run.updates():
-        canvas = stream.canvas(run, update)
-        if canvas is not None:
-            yield plan.completion(Choice(text="", index=update.index), diffusion=canvas)
-        if update.result is not None:
-            results[update.index] = update.result
-            yield plan.completion(plan.finished(update.index, update.text, update.result))
-        elif update.text and plan.filling is None:  # what fills spans is told at their end
-            yield plan.completion(Choice(text=update.text, index=update.index))
-    if fields.wants_usage(plan.body):
-        whole = [results[index] for index in range(len(results))]
-        yield plan.completion(usage=answers.usage(whole, fields.count(plan.body)))
+    return await completions.answer(await planned(_plan, served, body, site), http)

@@ -25,6 +25,8 @@ DESCRIPTION: dict[str, Any] = {
 }
 """What an endpoint's description says about its success."""
 DONE = b"data: [DONE]\n\n"
+ALIVE = b": keep-alive\n\n"
+"""A comment, which clients pass over and proxies take for a sign of life."""
 _HOLE = "…"  # a mask, in a canvas shown as text
 
 
@@ -46,12 +48,13 @@ class EventStream(Response):
     """A response that sends events as they come, and ends the run when the client goes away.
 
     An error in the middle becomes the last event. A reader that takes nothing for too long is
-    dropped.
+    dropped. Where there is nothing to send for a while, as in a queue, comments go out.
 
     Args:
         run: what makes the events; cancelled when the response ends, however it does.
         events: JSON objects.
         stall_seconds: how long a reader may take nothing.
+        quiet_seconds: how long nothing is sent at most.
     """
 
     media_type = "text/event-stream"
@@ -61,10 +64,12 @@ class EventStream(Response):
         run: Cancellable,
         events: AsyncGenerator[Mapping[str, Any], None],
         stall_seconds: float = 60.0,
+        quiet_seconds: float = 15.0,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self.run, self.events, self.stall_seconds = run, events, stall_seconds
+        self.run, self.events = run, events
+        self.stall_seconds, self.quiet_seconds = stall_seconds, quiet_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client leaves earlier."""
@@ -81,10 +86,10 @@ class EventStream(Response):
     async def _send(self, scope: Scope, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        async with aclosing(self.events) as events:
+        async with aclosing(lively(self.events, self.quiet_seconds)) as pieces:
             try:
-                async for data in events:
-                    await self._write(send, encode(data))
+                async for piece in pieces:
+                    await self._write(send, piece)
                 await self._write(send, DONE)
             except DlmcError as error:
                 _, said, _ = errors.describe(error, draining=errors.is_draining(scope))
@@ -99,6 +104,28 @@ class EventStream(Response):
     async def _write(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(self.stall_seconds):
             await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def lively(
+    events: AsyncGenerator[Mapping[str, Any], None], seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """Encode events as they come, with a comment wherever none has come for ``seconds``."""
+    coming: asyncio.Future[Mapping[str, Any] | None] | None = None
+    async with aclosing(events):
+        try:
+            while True:
+                if coming is None:
+                    coming = asyncio.ensure_future(anext(events, None))
+                if not (await asyncio.wait({coming}, timeout=seconds))[0]:
+                    yield ALIVE
+                    continue
+                data, coming = coming.result(), None
+                if data is None:
+                    return
+                yield encode(data)
+        finally:
+            if coming is not None:
+                await jobs.stop(coming)
 
 
 def canvas(run: Run, update: Update) -> dict[str, Any] | None:

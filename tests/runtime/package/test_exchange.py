@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, strategies
 
 from dlmc_runtime.package.exchange import EventReader, Exchange
+from dlmc_runtime.serve.stream import ALIVE
 
 
 class Receiver:
@@ -75,7 +76,7 @@ EVENTS = strategies.lists(strategies.text("aé€🙂{}: ", min_size=1).map(str.
 
 @given(EVENTS, strategies.lists(strategies.integers(1, 9), min_size=1))
 def test_events_are_whole_however_their_bytes_are_cut(events, sizes):
-    data = b"".join(f"data: {event}\n\n".encode() for event in events)
+    data = b"".join(f"data: {event}\n\n".encode() + ALIVE for event in events)
     reader, at, turn = EventReader(), 0, 0
     found: list[str] = []
     while at < len(data):

@@ -1,9 +1,11 @@
 import pytest
+from pydantic import ValidationError
 
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import fields
 from dlmc_runtime.serve.errors import FieldError
+from dlmc_runtime.serve.fim import FimBody
 from dlmc_runtime.serve.models import Served
 from dlmc_runtime.serve.settings import Settings
 
@@ -86,6 +88,26 @@ def test_null_is_as_good_as_absent():
         if field.default is None and name != "model"
     ]
     assert body(**dict.fromkeys(names)) == body()
+
+
+@pytest.mark.parametrize("name", fields.NEUTRAL)
+def test_fields_that_ask_for_nothing_are_dropped(name):
+    for value in (fields.NEUTRAL[name], None):
+        assert body(**{name: value}) == body()
+
+
+@pytest.mark.parametrize("wrong", [0.5, "0", [], [0], {"5": 1}, True, 2, "x"])
+@pytest.mark.parametrize("name", fields.NEUTRAL)
+def test_whatever_asks_for_something_is_refused(name, wrong):
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        body(**{name: wrong})
+
+
+def test_neutral_fields_are_those_of_whole_bodies():
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        body(diffusion={"frequency_penalty": 0})
+    assert FimBody(model="m", prompt="a", suffix="").suffix == ""
+    assert not set(fields.NEUTRAL) & set(fields.Generation.model_fields)
 
 
 def test_bodies_cannot_be_changed():

@@ -17,7 +17,7 @@ class Cancelled:
         self.times += 1
 
 
-def send_all(events, *, receive=None, send=None, stall=60.0):
+def send_all(events, *, receive=None, send=None, stall=60.0, quiet=60.0):
     """Return the body that a client gets, the messages, and how often the run was cancelled."""
     sent, run = [], Cancelled()
 
@@ -28,7 +28,7 @@ def send_all(events, *, receive=None, send=None, stall=60.0):
         sent.append(message)
 
     async def main():
-        answer = stream.EventStream(run, events(), stall)
+        answer = stream.EventStream(run, events(), stall, quiet)
         await answer({"type": "http", "headers": []}, receive or stay, send or keep)
 
     asyncio.run(main())
@@ -48,6 +48,48 @@ def test_events_are_data_lines_and_the_last_says_done():
     assert b"content-length" not in headers
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
     assert cancelled
+
+
+def test_comments_go_out_while_there_is_nothing_to_say():
+    commented = asyncio.Event()
+
+    async def late():
+        yield {"a": 1}
+        await commented.wait()
+        yield {"a": 2}
+
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", b""))
+        if sent[-1] == stream.ALIVE:
+            commented.set()
+
+    send_all(late, send=send, quiet=0.01)
+    events = [body for body in sent if body and body != stream.ALIVE]
+    assert events == [b'data: {"a":1}\n\n', b'data: {"a":2}\n\n', stream.DONE]
+    assert stream.ALIVE.startswith(b":")  # a comment
+    assert stream.ALIVE.endswith(b"\n\n")
+
+
+def test_a_client_that_leaves_while_comments_go_out_closes_the_events():
+    closed = []
+
+    async def silent():
+        try:
+            await asyncio.Event().wait()
+            yield {}
+        finally:
+            closed.append(True)
+
+    async def leave():
+        await asyncio.sleep(0.03)
+        return {"type": "http.disconnect"}
+
+    body, _, cancelled = send_all(silent, receive=leave, quiet=0.005)
+    assert body.startswith(stream.ALIVE.decode())
+    assert "[DONE]" not in body
+    assert (closed, bool(cancelled)) == ([True], True)
 
 
 def test_an_error_of_ours_is_the_last_event():
