@@ -4,46 +4,49 @@
 
 An SDAR-shaped network of 130 M random weights in float32 (15 layers of 768, a vocabulary of
 32,000), in blocks of 4, as SDAR has them, and of 32. Prompts of 8 to 64 arbitrary tokens, 48 new
-ones, two steps a block of 4 and four a block of 32, a new request as soon as one has ended; the
-same requests one at a time, in turns. Time outside the engine is the scheduler's own: who is next,
-masks, samplers, text, blocks kept for later prompts.
+ones and 192, two steps a block of 4 and four a block of 32, a new request as soon as one has ended;
+the same requests one at a time, in turns. Time outside the engine is the scheduler's own: who is
+next, masks, samplers, text, blocks kept for later prompts.
 
 How much eight at once can gain depends on the machine: a forward of a few positions waits for the
-weights to come from memory, which eight rows share; one of many waits for arithmetic, which they do
-not. The roofline's limit is what both rates say, eight floors of one row over the floor of eight;
+weights to come from memory, which eight rows share; one of many, as a prompt's, waits for
+arithmetic, which they do not. The roofline's limit is what both rates say of all forwards of an
+answer, one of a prompt among them: its floor by itself over its share of the floors of eight;
 beside it stands the same of forwards that were timed alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil
 from statistics import median
 
 from dlmc.bench import rates
-from dlmc.bench.isolated import Probe, Use
+from dlmc.bench.isolated import Probe, Use, uses
 from dlmc.bench.machine import settle
 from dlmc.bench.roofline import Rates, Weights, floor, work
 from dlmc.bench.run import head_is_tied
 from dlmc.bench.served import Comparison, Load
 from dlmc.bench.serving import ServeOptions, bench_serving
+from dlmc.bench.timing import Kind
 from dlmc_runtime import SamplerConfig, engines
 from dlmc_runtime.bundle import Bundle
 from dlmc_runtime.engines.base import Engine
 from dlmc_runtime.errors import EngineError
-from dlmc_runtime.manifest import Profile
 from machine import Cell, Table, parser, report
 from synthetic import SDAR_130M, build
 
-AT_ONCE, REQUESTS, PROMPTS, ANSWER = 8, 16, (8, 64), 48
+AT_ONCE, REQUESTS, PROMPTS, ANSWERS = 8, 16, (8, 64), (48, 192)
 STEPS = {4: 2, 32: 4}
 """Steps of a block, by its length."""
-CACHE, PREFILL = 192, 64
+CACHE, PREFILL = 256, 64
 WIDTHS = (1, 2, 4, 8)
 AIM = 2.5
 CHOICES = ("onnxruntime-cpu", "openvino-cpu")
 TURNS = 7
 COLUMNS = (
     "block",
+    "new tokens",
     "engine",
     "requests",
     "tokens per second, one at a time",
@@ -68,51 +71,66 @@ def sampler(block: int, own: SamplerConfig) -> SamplerConfig:
     return replace(own, name="low_confidence_static", steps=STEPS[block], threshold=None)
 
 
-def denoising(engine: Engine) -> Mapping[int, Profile]:
-    """Return the shapes that denoise, by rows."""
-    return {profile.batch: profile for profile in engine.profiles if profile.rows > 1}
+def forwards(block: int, answer: int) -> Mapping[Kind, int]:
+    """Return what an answer takes, by kind: a chunk of a prompt, and steps and commits of blocks.
+
+    Nothing follows the last block, so that it is not committed.
+    """
+    blocks = ceil(answer / block)
+    return {"prefill": 1, "denoise": STEPS[block] * blocks, "commit": blocks - 1}
 
 
-def alone(engine: Engine) -> float:
-    """Return the time of eight denoising forwards of one row over that of one of eight."""
-    shapes = denoising(engine)
-    probes = {size: Probe(engine, Use("denoise", shapes[size])) for size in (1, AT_ONCE)}
-    times: dict[int, list[float]] = {size: [] for size in probes}
-    for _ in range(TURNS + 1):  # the first one warms up
-        for size, probe in probes.items():
-            settle()
-            times[size].append(probe.seconds())
-    one, eight = (median(times[size][1:]) for size in probes)
-    return AT_ONCE * one / eight
-
-
-def limit(bundle: Bundle, engine: Engine, found: Rates) -> float:
-    """Return the same of the floors."""
-    weights = Weights.of(bundle.manifest.model, tied=head_is_tied(bundle))
-    shapes = denoising(engine)
+def gain(needed: Mapping[Kind, int], seconds: Mapping[Use, float]) -> float:
+    """Return an answer's time by itself over its share of the time of eight."""
     one, eight = (
-        floor(work(bundle.manifest.model, weights, shapes[size], "float32"), found).seconds
-        for size in (1, AT_ONCE)
+        sum(needed[use.kind] * time for use, time in seconds.items() if use.profile.batch == rows)
+        for rows in (1, AT_ONCE)
     )
     return AT_ONCE * one / eight
 
 
-def measure(bundle: Bundle, block: int, name: str, rounds: int, found: Rates) -> tuple[Cell, ...]:
-    """Time one engine alone and under load; return its row of the table."""
+def alone(engine: Engine) -> Mapping[Use, float]:
+    """Return the time of every forward of one row and of eight, each timed by itself."""
+    probes = {use: Probe(engine, use) for use in uses(engine.manifest, engine.profiles)}
+    times: dict[Use, list[float]] = {use: [] for use in probes}
+    for _ in range(TURNS + 1):  # the first one warms up
+        for use, probe in probes.items():
+            settle()
+            times[use].append(probe.seconds())
+    return {use: median(found[1:]) for use, found in times.items()}
+
+
+def floors(bundle: Bundle, engine: Engine, found: Rates) -> Mapping[Use, float]:
+    """Return the floors of the same."""
+    model = bundle.manifest.model
+    weights = Weights.of(model, tied=head_is_tied(bundle))
+    return {
+        use: floor(work(model, weights, use.profile, "float32"), found).seconds
+        for use in uses(engine.manifest, engine.profiles)
+    }
+
+
+def measure(
+    bundle: Bundle, block: int, name: str, answers: Sequence[int], rounds: int, found: Rates
+) -> Iterator[tuple[Cell, ...]]:
+    """Time one engine alone and under load; yield a row of the table for each length of answers."""
     engine = engines.load(bundle, name)
     try:
-        most, by_itself = limit(bundle, engine, found), alone(engine)
+        least, measured = floors(bundle, engine, found), alone(engine)
     finally:
         engine.close()
-    options = ServeOptions(
-        requests=REQUESTS,
-        load=Load(concurrency=AT_ONCE, rounds=rounds),
-        lengths=PROMPTS,
-        max_new_tokens=ANSWER,
-        sampler=lambda own: sampler(block, own),
-    )
-    made = bench_serving(bundle.root, name, options).found
-    return (block, name, *_cells(made, most, by_itself))
+    for answer in answers:
+        options = ServeOptions(
+            requests=REQUESTS,
+            load=Load(concurrency=AT_ONCE, rounds=rounds),
+            lengths=PROMPTS,
+            max_new_tokens=answer,
+            sampler=lambda own: sampler(block, own),
+        )
+        made = bench_serving(bundle.root, name, options).found
+        needed = forwards(block, answer)
+        limits = gain(needed, least), gain(needed, measured)
+        yield (block, answer, name, *_cells(made, *limits))
 
 
 def _cells(made: Comparison, most: float, by_itself: float) -> tuple[Cell, ...]:
@@ -153,6 +171,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--rounds", type=int, default=2)
     arguments.add_argument("--block", type=int, choices=STEPS, help="only this one")
+    arguments.add_argument("--answer", type=int, choices=ANSWERS, help="only this one")
     arguments.add_argument(
         "--engine", action="append", choices=CHOICES, help=f"repeatable; {CHOICES[0]} without"
     )
@@ -161,10 +180,12 @@ def main() -> None:
     found = rates.measure("float32", "none", "cpu")
     if found is None:
         raise EngineError("this machine's rates cannot be measured", "install torch")
+    answers = ANSWERS if given.answer is None else [given.answer]
     rows: list[tuple[Cell, ...]] = []
     for block in STEPS if given.block is None else [given.block]:
         with built(block, names) as bundle:
-            rows += [measure(bundle, block, name, given.rounds, found) for name in names]
+            for name in names:
+                rows += measure(bundle, block, name, answers, given.rounds, found)
     report(Table("serving", COLUMNS, tuple(rows)), given.json)
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from onnxscript import optimizer
 from torch import Tensor
+from torch._dynamo import config as tracing
 
 from dlmc.denoiser.config import MIXTURE, DenoiserConfig
 from dlmc.denoiser.head import DenoiserWithHead, Head
@@ -118,17 +119,19 @@ def _export(
     """Run the exporter over meta tensors of the example sizes."""
     tensors = {spec.name: _example(spec, sizes) for spec in specs}
     dims = {s.name: {i: d for i, d in enumerate(s.shape) if isinstance(d, str)} for s in specs}
-    program = torch.onnx.export(
-        module,
-        kwargs=arguments(tensors),
-        dynamo=True,
-        opset_version=OPSET,
-        dynamic_shapes=arguments(dims),
-        custom_translation_table=TRANSLATIONS,
-        # The optimizer would read values that meta tensors do not have: it runs afterwards.
-        optimize=False,
-        verbose=False,
-    )
+    # To look up a result of symbolic sizes takes longer than to work it out.
+    with tracing.patch(fake_tensor_cache_enabled=False):
+        program = torch.onnx.export(
+            module,
+            kwargs=arguments(tensors),
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=arguments(dims),
+            custom_translation_table=TRANSLATIONS,
+            # The optimizer would read values that meta tensors do not have: it runs afterwards.
+            optimize=False,
+            verbose=False,
+        )
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     return program.model

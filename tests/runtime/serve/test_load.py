@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import resource
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -109,11 +110,11 @@ def test_memory_is_flat_however_many_requests_come(live, letters):
         return _resident(), len(gc.get_objects())
 
     round_of_requests()  # what is made once
-    first, objects = round_of_requests()
-    last, later = round_of_requests()
-    assert last - first < 8 << 20
-    assert later - objects < 500
+    rounds = [round_of_requests() for _ in range(4)]
+    # A leak grows in every round; the allocator, and what other tests have left, in some.
+    assert min(after - before for (before, _), (after, _) in pairwise(rounds)) < 8 << 20
+    assert min(after - before for (_, before), (_, after) in pairwise(rounds)) < 500
     statistics = running.served.scheduler.statistics()
-    assert statistics.finished["length"] == 300
+    assert statistics.finished["length"] == 500
     assert statistics.active == statistics.waiting == 0
     assert running.app.state.site.active == 0
