@@ -44,6 +44,23 @@ def test_the_oldest_constraint_is_forgotten_first(codec, manifest, counted):
     assert len(counted) == 4
 
 
+def test_schemas_are_alike_only_in_the_same_order(codec, manifest, counted):
+    """Properties come in the schema's order."""
+    compiler = Compiler(codec, manifest())
+    for names in ("ab", "ba"):
+        properties = {name: {"type": "null"} for name in names}
+        with pytest.raises(RequestError):  # the vocabulary has no braces
+            compiler.json_schema({"type": "object", "properties": properties})
+    assert len({*counted}) == 2
+
+
+def test_a_pattern_is_not_taken_for_an_expression_that_reads_the_same(codec, manifest, counted):
+    compiler = Compiler(codec, manifest())
+    for make in (compiler.regex, compiler.expression):
+        make("ab")
+    assert len(counted) == 2
+
+
 def test_texts_decide_by_what_they_say(codec, manifest):
     number = {"type": "integer", "minimum": 7, "maximum": 9}
     for made in (
