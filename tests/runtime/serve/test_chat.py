@@ -1,6 +1,7 @@
 import json
 import re
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
@@ -101,6 +102,7 @@ def joined(stream):
                 calls[call.index] = (call.function.name, call.function.arguments)
             reasons += [choice.finish_reason] if choice.finish_reason else []
     assert role == ["assistant"]
+    assert sorted(calls) == [*range(len(calls))]
     return content, thought, [calls[index] for index in sorted(calls)], reasons
 
 
@@ -137,6 +139,16 @@ def test_several_answers_are_told_apart(hermes):
         for choice in chunk.choices:
             seen[choice.index] = seen.get(choice.index, "") + (choice.delta.content or "")
     assert seen == {0: "Yes.", 1: "Yes."}
+
+
+def test_what_one_answer_says_is_not_heard_in_another(hermes):
+    said = f"<think>{'hm ' * 20}</think>Yes.{CALL}"
+    chunks = list(hermes.says(said, n=2, tools=[WEATHER], stream=True))
+    for index in (0, 1):
+        own = [[one for one in chunk.choices if one.index == index] for chunk in chunks]
+        found = joined(SimpleNamespace(choices=choices) for choices in own)
+        call = ("weather", '{"place": "Köln"}')
+        assert found == ("Yes.", ("hm " * 20).strip(), [call], ["tool_calls"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

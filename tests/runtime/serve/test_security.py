@@ -63,7 +63,13 @@ def guarded(serving, letters):
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, bearer("wrong"), bearer(""), {"Authorization": KEYS[0]}, {"Authorization": "Basic x"}],
+    [
+        {},
+        bearer("wrong"),
+        bearer(""),
+        {"Authorization": KEYS[0]},
+        {"Authorization": f"Basic {KEYS[0]}"},
+    ],
 )
 def test_without_a_key_nobody_comes_in(guarded, headers):
     for path in ("/v1/models", "/v1/nothing"):
@@ -123,6 +129,16 @@ def test_large_bodies_are_refused_by_their_length_and_while_they_arrive(serving,
     assert response.status_code == 413
     assert "2000 bytes" in response.json()["error"]["message"]
     assert running.complete(prompt="a", max_tokens=1).status_code == 200
+
+
+def test_a_body_may_be_as_large_as_the_limit(serving, letters):
+    body = b'{"model": "test", "prompt": "a", "max_tokens": 1}'
+    for size, status in ((len(body), 200), (len(body) - 1, 413)):
+        running = serving(letters(), Settings(max_body_bytes=size))
+        for content in (body, iter([body])):  # with its length, and without
+            headers = {"content-type": "application/json"}
+            response = running.client.post("/v1/completions", content=content, headers=headers)
+            assert response.status_code == status
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data; boundary=x", "json"])
