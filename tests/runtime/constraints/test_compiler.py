@@ -93,6 +93,14 @@ def test_a_bundle_whose_texts_never_end_is_refused(codec, manifest):
         Compiler(codec, manifest(tokens=tokens)).regex("a")
 
 
+@pytest.mark.parametrize("edits", [{"expand": "a"}, {"delete": "a"}, {"split": "a", "delete": "b"}])
+def test_a_token_that_edits_a_canvas_is_no_text(codec, manifest, edits):
+    ids = {name: codec.encode(text)[0] for name, text in edits.items()}
+    tokens = manifest().tokens.model_dump() | ids
+    with pytest.raises(RequestError, match="no text of the model's tokens"):
+        Compiler(codec, manifest(tokens=tokens)).regex("a")
+
+
 def test_what_is_refused_is_not_tried_again(codec, manifest, counted):
     compiler = Compiler(codec, manifest())
     said = set()
