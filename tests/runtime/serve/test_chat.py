@@ -201,6 +201,13 @@ def test_a_call_that_is_cut_off_is_content(hermes):
     assert choice.finish_reason == "length"
 
 
+def test_an_answer_that_is_cut_off_behind_a_call_says_so(hermes):
+    most = len(hermes.served.text.encode(CALL)) + 5
+    choice = hermes.says(f"{CALL}And so on.", tools=[WEATHER], max_tokens=most).choices[0]
+    assert (len(choice.message.tool_calls), choice.message.content) == (1, "And s")
+    assert choice.finish_reason == "length"
+
+
 def test_a_thought_that_the_prompt_opens_goes_on(hermes):
     fields = {"extra_body": {"chat_template_kwargs": {"opened": True}}}
     message = hermes.says("hm</think>Yes.", **fields).choices[0].message

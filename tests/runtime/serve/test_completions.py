@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from dlmc_runtime.events import TokenLogprob
 from dlmc_runtime.samplers.config import SamplerConfig
-from dlmc_runtime.serve.completions import CompletionBody
+from dlmc_runtime.serve.completions import CompletionBody, _top
 from dlmc_runtime.serve.settings import Settings
 
 
@@ -151,6 +152,13 @@ def test_offsets_add_up_the_lengths_of_tokens(serving, letters):
     found = serving(generator).complete(max_tokens=3, logprobs=0).json()["choices"][0]["logprobs"]
     assert found["tokens"] == ["<59>", "a", "b"]
     assert found["text_offset"] == [0, 4, 5]
+
+
+def test_of_alternatives_with_the_same_text_the_likelier_one_counts(shared, codec):
+    halves = codec.encode("é🙂")  # none of them is a character
+    alternatives = tuple(zip(halves[:2], (-0.5, -1.0), strict=True))
+    told = TokenLogprob(halves[2], -3.0, 1, alternatives)
+    assert _top(shared.served, told) == {"\ufffd": -0.5}
 
 
 def test_a_stream_is_the_answer_in_pieces(shared, read_events):

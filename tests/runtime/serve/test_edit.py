@@ -14,6 +14,9 @@ CODE = (
 )
 
 
+CROSSED = "<|current_file_content|><|code_to_edit|>x<|/current_file_content|><|/code_to_edit|>"
+
+
 @pytest.fixture(scope="module")
 def generator(manifest, scripted):
     return speaking.generator("hermes", manifest, scripted)
@@ -91,6 +94,7 @@ def test_a_message_that_leaves_little_room_gets_a_short_edit(editor):
         ({"content": "x = 1"}, "messages", "no section <|code_to_edit|>"),
         ({"content": "<|code_to_edit|>x"}, "messages", "<|code_to_edit|> has no end"),
         ({"content": "<|/code_to_edit|>x"}, "messages", "closes nothing"),
+        ({"content": CROSSED}, "messages", "<|/current_file_content|> closes nothing"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(editor, fields, param, said):

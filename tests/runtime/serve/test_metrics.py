@@ -93,6 +93,8 @@ def test_health_tells_of_an_engine_that_is_gone(serving, letters):
     response = running.client.get("/health")
     assert response.status_code == 503
     assert response.json() == {"status": "failed", "model": "test"}
+    running.client.app.state.site.draining = True  # then that is why
+    assert running.client.get("/health").json() == {"status": "draining"}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])

@@ -19,7 +19,7 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nfirst-key-1\n\n  second-key-2  \r\nfirst-key-1\n")
     assert read_keys(file, "third-key-3, first-key-1") == (*KEYS, "third-key-3")
-    assert read_keys(None, "third-key-3") == ("third-key-3",)
+    assert read_keys(None, "third-key-3,8-chars-") == ("third-key-3", "8-chars-")
     assert read_keys(None, None) == ()
 
 
@@ -28,7 +28,7 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path):
     [
         (b"", "holds no API key"),
         (b"# none\n", "holds no API key"),
-        (b"short", "number 1 is too short"),
+        (b"7-chars", "number 1 is too short"),
         (b"long-enough\nhas a space", "number 2"),
         ("schlüssel-eins".encode(), "printable ASCII"),
         (b"\xff\xfe\xff\xfe\xff\xfe\xff", "is not UTF-8"),
@@ -198,6 +198,16 @@ def test_a_body_that_takes_too_long_is_a_408(live, letters):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
         slow.sendall(head + b'Content-Length: 100\r\n\r\n{"model":')
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_defect_leaves_nothing_behind(serving, letters, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    running = serving(letters())
+    monkeypatch.setattr(running.served.scheduler, "submit", broken)
+    assert running.complete().status_code == 500
+    assert running.client.app.state.site.active == 0
 
 
 def test_what_is_refused_leaves_nothing_behind(guarded):
