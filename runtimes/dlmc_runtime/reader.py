@@ -55,7 +55,7 @@ class Reader:
         if self.row.finished:
             return text
         text = text.rstrip(_INCOMPLETE)
-        return text[: len(text) - self.held] if self.held else text
+        return text[: max(len(text) - self.held, 0)]
 
     def _result(self, final: list[int], seconds: float) -> Result:
         spans = self.row.spans()

@@ -42,6 +42,7 @@ MANNERS = {
         ),
     ),
     "code": Manner(None, ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")),
+    "seed": Manner(None, ("<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>")),
     "base": Manner(None, ()),
 }
 

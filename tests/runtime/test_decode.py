@@ -62,6 +62,14 @@ def test_rows_that_must_prefill_go_first_and_alone(batch):
     assert two.active == [0]  # the second row was done in one step
 
 
+def test_rows_that_read_more_do_not_ride_with_those_that_prefill(batch):
+    three = batch(([7] * 9, 3, {}), ([6] * 9, 3, {}), ([8], 3, {}))
+    assert decode.step(three) == []
+    profile, _, _ = three.engine.calls[-1]
+    assert (profile.batch, profile.block, profile.rows) == (4, 16, 1)  # as wide as all of them
+    assert [row.forwards for row in three.rows] == [1, 1, 0]
+
+
 def test_denoising_and_committing_rows_share_a_forward(batch):
     two = batch(([7], 7, {"steps": 1}), ([8], 7, {}))
     decode.step(two)

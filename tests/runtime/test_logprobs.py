@@ -9,12 +9,21 @@ from dlmc_runtime.logprobs import told
 @pytest.fixture
 def said():
     """What a head says of two positions: three candidates each, and a token that was drawn."""
-    logits = np.log(np.array([[0.5, 0.3, 0.1], [0.9, 0.05, 0.01]]) * 8).astype(np.float32)
+    sums = np.array([8.0, 4.0])
+    logits = np.log(np.array([[0.5, 0.3, 0.1], [0.9, 0.06, 0.01]]) * sums[:, None])
     ids = np.array([[4, 5, 6], [7, 8, 9]])
-    total = np.full(2, np.log(8.0), np.float32)
     zeros = np.zeros(2, np.float32)
-    drawn = np.log(np.array([0.02, 0.05]) * 8).astype(np.float32)
-    return Outputs(ids, logits, total, zeros, zeros, zeros, np.array([20, 8]), drawn)
+    drawn = np.log(np.array([0.02, 0.005]) * sums)
+    return Outputs(
+        ids,
+        logits.astype(np.float32),
+        np.log(sums).astype(np.float32),
+        zeros,
+        zeros,
+        zeros,
+        np.array([20, 21]),
+        drawn.astype(np.float32),
+    )
 
 
 def test_a_candidate_is_as_probable_as_the_model_says(said):
@@ -29,7 +38,8 @@ def test_a_token_that_was_drawn_is_known_outside_the_candidates(said):
     found = told(said, 0, 20, 1, 0)
     assert found.logprob == pytest.approx(np.log(0.02), rel=1e-6)
     assert found.top == ()
-    assert told(said, 1, 8, 1, 3).logprob == pytest.approx(np.log(0.05), rel=1e-6)
+    assert told(said, 1, 21, 1, 3).logprob == pytest.approx(np.log(0.005), rel=1e-6)
+    assert told(said, 1, 8, 1, 3).logprob == pytest.approx(np.log(0.06), rel=1e-6)
 
 
 def test_what_the_head_does_not_tell_is_unlikely(said):

@@ -444,6 +444,17 @@ def test_forwards_are_counted(served):
     assert kinds == {"prefill", "denoise", "commit"}
 
 
+def test_a_pair_counts_as_two_rows(manifest, scripted):
+    facts = manifest(profiles=each((4, CONTEXT, 4), (16, CONTEXT, 1)), guided=True)
+    generator = Generator(scripted(facts, SCRIPT), None)
+    pool = pool_of(generator)
+    one = ticket(generator, Request((7,), 3, SamplerConfig("sequential", guidance=1.5)))
+    pool.join(one)
+    finish(pool)
+    counts = pool._counts
+    assert counts.rows_fed == counts.slots_fed == 2 * results(one)[0].forwards
+
+
 def test_a_long_prompt_and_the_others_take_turns(manifest, scripted):
     facts = manifest(profiles=each((4, CONTEXT, 4), (16, CONTEXT, 1)))
     engine = scripted(facts, SCRIPT)

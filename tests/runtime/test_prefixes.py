@@ -75,6 +75,16 @@ def test_a_row_begins_with_what_another_has_stored(row, cache):
     assert (nothing.cached, nothing.resumed) == (0, 0)
 
 
+def test_a_piece_is_used_again_only_behind_the_same_tokens(row, cache):
+    store, full = PrefixStore(1 << 20), cache()
+    first, second = [1, 2, 3, 4], [5, 6, 7, 8]
+    for text in ([*first, 20, 21, 22, 23], [*second, 30, 31, 32, 33]):
+        store.save(row(text, cached=8), full, 0, Trail())
+    mixed = row([*first, 30, 31, 32, 33, 9])
+    store.load(mixed, full, 1)
+    assert mixed.cached == 4
+
+
 def test_the_last_block_of_a_prompt_is_always_computed(row, cache):
     store, full = PrefixStore(1 << 20), cache()
     store.save(row(range(20), cached=20), full, 0, Trail())

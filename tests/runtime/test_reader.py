@@ -86,6 +86,13 @@ def test_what_may_become_a_stop_string_is_held_back(read, codec):
     assert len(result(events).tokens) == 6  # the tokens that complete the stop string count
 
 
+@pytest.mark.parametrize("stop", ["abcdefgh", "abcdefghijkl", "cdefghijkl"])
+def test_a_text_that_is_shorter_than_a_stop_string_is_held_back_whole(read, codec, stop):
+    text = "abcdefghijkl"
+    events = read(codec.encode(text), stop=[stop])
+    assert "".join(texts(events)) == result(events).text == text.partition(stop)[0]
+
+
 def test_what_was_held_back_is_reported_at_the_end(read, codec):
     events = read(codec.encode("abcab"), stop=["abd"])
     assert texts(events)[-1] == "cab"
@@ -110,7 +117,7 @@ TEXT = st.text("ab é🙂€", max_size=8)
 @given(
     TEXT.filter(bool),
     st.integers(0, 3),
-    st.lists(st.text("ab é🙂", min_size=1, max_size=3), max_size=3),
+    st.lists(st.text("ab é🙂", min_size=1, max_size=9), max_size=3),
     st.booleans(),
     st.booleans(),
     st.randoms(use_true_random=False),

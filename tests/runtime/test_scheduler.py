@@ -12,6 +12,7 @@ from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadE
 from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.manifest import Profile
+from dlmc_runtime.preflight import ThisMachine
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.scheduler import Limits, Scheduler
 from dlmc_runtime.ticket import Ticket
@@ -378,6 +379,18 @@ def test_more_than_may_wait_are_told_when_to_come_again(gated):
         assert ask(scheduler).result(WAIT).tokens == answer([7], 4)
 
 
+def test_when_to_come_again_is_what_half_of_the_queue_takes(gated):
+    scheduler = gated(limits=Limits(queue=4))
+    scheduler._counts.finished["stop"] = 10
+    for _ in range(4):
+        ask(scheduler)
+    for busy, after in ((30.0, 6.0), (0.1, 1.0), (900.0, 60.0)):
+        scheduler._counts.busy_seconds = busy
+        with pytest.raises(OverloadError) as caught:
+            ask(scheduler)
+        assert caught.value.retry_after == pytest.approx(after)
+
+
 def test_clients_take_turns(gated):
     scheduler = gated(limits=Limits(rows=1))
     tickets = {"a": [ask(scheduler, count=1, client="a") for _ in range(4)]}
@@ -572,6 +585,22 @@ def bounded(gated, *caches):
     scheduler = gated(TWO)
     most = sum(size_of(scheduler, *cache) for cache in caches)
     return gated(TWO, Limits(cache_bytes=most))
+
+
+def test_the_longest_request_counts_in_its_narrowest_batch(gated):
+    scheduler = gated(TWO)
+    assert scheduler.longest_cache == size_of(scheduler, 1, 64)
+
+
+def test_half_of_what_is_free_is_for_caches_where_nobody_says(gated, monkeypatch):
+    free = 2 * size_of(gated(TWO), 2, 16)
+    for bytes_free, slots in ((free, 2), (free - 1, 1)):
+        monkeypatch.setattr(ThisMachine, "free_memory", lambda _, *, gpu, n=bytes_free: n)
+        scheduler = gated(TWO)
+        scheduler.gate.release()
+        with scheduler:
+            ask(scheduler).result(WAIT)
+            assert scheduler.statistics().slots == slots
 
 
 def long(scheduler, count=2, **options):

@@ -1,10 +1,11 @@
 import functools
 import threading
 
+import numpy as np
 import pytest
 
 from dlmc_runtime.errors import EngineError, RequestError
-from dlmc_runtime.events import Committed, Event, Failed, Finished, Result
+from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished, Result
 from dlmc_runtime.row import Request, Row
 from dlmc_runtime.samplers.config import SamplerConfig
 from dlmc_runtime.ticket import Ticket
@@ -37,6 +38,10 @@ def test_it_takes_note_of_when_things_happen(ticket):
     one = ticket(seconds=5.0)
     assert one.deadline == one.submitted + 5.0
     assert (one.admitted, one.first_block, one.ended, one.done) == (None, None, None, False)
+    nothing = np.zeros(1, np.int64)
+    picture = Denoised(0, 1, 0, 1, nothing, nothing.astype(bool), nothing.astype(float))
+    one.tell(picture)
+    assert one.first_block is None  # nothing is final yet
     one.tell(Committed(0, (1,), ""))
     first = one.first_block
     assert first >= one.submitted
@@ -45,7 +50,7 @@ def test_it_takes_note_of_when_things_happen(ticket):
     assert one.first_block == first
     assert one.ended >= first
     assert one.done
-    assert [type(event) for event in one.told] == [Committed, Committed, Finished]
+    assert [type(event) for event in one.told] == [Denoised, Committed, Committed, Finished]
     assert one.result() is RESULT
 
 

@@ -10,6 +10,7 @@ from dlmc.package.contents import KIND, Contents
 from dlmc.package.options import Format, PackageOptions
 from dlmc.package.pbtxt import quoted
 from dlmc_runtime.errors import UsageError
+from dlmc_runtime.preflight import install
 
 README = "README.md"
 
@@ -42,7 +43,7 @@ def _write_triton(package: FolderWriter, contents: Contents) -> None:
         "kind": "KIND_GPU" if contents.gpu else "KIND_CPU",
         "target": contents.engine,
         "environment": contents.options.environment,
-        "extra": _extra(contents),
+        "library": _library(contents),
     }
     package.write(f"{name}/config.pbtxt", _render("config.pbtxt.jinja", given))
     package.write(f"{name}/1/model.py", _render("model.py.jinja", given))
@@ -52,7 +53,7 @@ def _write_triton(package: FolderWriter, contents: Contents) -> None:
 
 def _write_ray(package: FolderWriter, contents: Contents) -> None:
     """Write an application of Ray Serve and its configuration."""
-    given = {"name": contents.name, "gpus": int(contents.gpu), "extra": _extra(contents)}
+    given = {"name": contents.name, "gpus": int(contents.gpu), "library": _library(contents)}
     package.write("app.py", _render("app.py.jinja", given))
     package.write("serve.yaml", _render("serve.yaml.jinja", given))
     contents.add_bundle(package, "bundle")
@@ -63,14 +64,12 @@ _WRITERS: dict[Format, Callable[[FolderWriter, Contents], None]] = {
     "triton": _write_triton,
     "ray": _write_ray,
 }
-# What pip installs on a server besides the extra `serve`, by engine library.
-_EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx-cu13": "tensorrt-rtx", "openvino": "openvino"}
 
 
-def _extra(contents: Contents) -> str:
-    """Return the extras of dlmc that a server needs."""
+def _library(contents: Contents) -> str | None:
+    """Return the command that installs the engine's library; None where dlmc brings it along."""
     library = contents.record.requires.library
-    return ",".join(["serve", *([_EXTRAS[library]] if library in _EXTRAS else [])])
+    return None if library == "onnxruntime" else install(library)
 
 
 def _render(template: str, given: Mapping[str, Any]) -> bytes:

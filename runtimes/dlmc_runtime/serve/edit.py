@@ -6,7 +6,7 @@ template like any other message; the answer is a chat completion.
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -69,6 +69,12 @@ class EditBody(Asked):
         return self
 
 
+class _Conversation(ChatBody):
+    """What an edit becomes."""
+
+    most_tokens: ClassVar[int] = MAX_TOKENS
+
+
 def _check_sections(text: str) -> None:
     """Refuse sections that are not closed, or not in order, and a text without code to edit."""
     opened: list[str] = []
@@ -95,10 +101,7 @@ async def create_edit_completion(body: EditBody, http: Request) -> Response:
     """Write the next edit of a file."""
     served = Site.of(http).catalog.find(body.model)
     given = {name: getattr(body, name) for name in body.model_fields_set - {"stream", "tools"}}
-    asked = ChatBody.model_construct(**given)
-    if asked.max_tokens is None:
-        left = {"max_tokens": min(served.generator.manifest.max_new_tokens, MAX_TOKENS)}
-        asked = asked.model_copy(update=left)
+    asked = _Conversation.model_construct(**given)
     if asked.temperature is None:
         warmer = asked.model_copy(update={"temperature": TEMPERATURE})
         try:

@@ -7,7 +7,7 @@ asks for is ignored. What only a model can decide is checked when its request is
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -111,8 +111,13 @@ else:
 
 
 class Generation(Asked):
-    """What every generating endpoint takes."""
+    """What every generating endpoint takes.
 
+    Attributes:
+        most_tokens: of an answer, where nothing is asked for and the model has a larger default.
+    """
+
+    most_tokens: ClassVar[int] = MAX_TOKENS
     model: str = Field(max_length=256, description="A name that /v1/models lists.")
     stream: bool = Field(default=False, description="Send server-sent events.")
     stream_options: StreamOptions | None = None
@@ -287,7 +292,7 @@ def room(served: Served, prompt_tokens: int, body: Generation, *, param: str = "
     if asked is not None:
         return asked
     spare = 0 if manifest.attention.regime == "full" else manifest.attention.block_length
-    return max(min(manifest.max_new_tokens, left - spare), 1)
+    return max(min(manifest.max_new_tokens, body.most_tokens, left - spare), 1)
 
 
 def extras(

@@ -127,11 +127,15 @@ def test_metrics_of_a_model_are_read():
     assert counted("<html>", "tiny") is None
 
 
-def test_what_was_shared_is_the_difference_of_metrics(server):
+def test_what_was_shared_is_the_difference_of_metrics(server, monkeypatch):
     remote = Remote(Site(server.url + "/", "tiny"), [{}] * 2)
-    calls, sharing = remote.together(InFlight(2))
+    later = PAGE.replace(" 3.0", " 5.0").replace(" 6.0", " 9.0").replace(" 8.0", " 12.0")
+    pages = iter([PAGE, later])
+    with monkeypatch.context() as patch:
+        patch.setattr(Handler, "do_GET", lambda one: one.answer(200, next(pages).encode()))
+        calls, sharing = remote.together(InFlight(2))
     assert len(calls) == 2
-    assert sharing == Sharing({}, 0, 0, 0.0, 0.0)
+    assert sharing == Sharing({"denoise": 2}, 3, 4, 0.0, 0.0)
     server.page = ""
     assert remote.together(InFlight(1))[1] is None
     assert len(remote.alone()) == 2

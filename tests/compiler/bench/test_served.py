@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from sample_serving import ASKS, REPORT, alone, sharing, together
@@ -99,6 +100,20 @@ def test_the_two_ways_are_compared_round_by_round():
     assert said == [
         f"{way}, round {n} of 2" for n in (1, 2) for way in ("one at a time", "together")
     ]
+
+
+def test_a_ratio_is_of_its_round():
+    class Slower(Scripted):
+        """Takes twice as long for everything from the second round on."""
+
+        def together(self, pace):
+            calls, told = super().together(pace)
+            slow = len(self.paces)
+            return [
+                replace(call, sent=slow * call.sent, ended=slow * call.ended) for call in calls
+            ], told
+
+    assert compare(Slower(), ASKS, Load(concurrency=2, rounds=2)).ratios == (2.0, 1.0)
 
 
 def test_a_report_is_json():

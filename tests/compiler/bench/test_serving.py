@@ -1,5 +1,7 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -7,7 +9,9 @@ from dlmc.bench.load import InFlight
 from dlmc.bench.served import Load
 from dlmc.bench.serving import InProcess, ServeOptions, bench_serving
 from dlmc_runtime.errors import RequestError, UsageError
+from dlmc_runtime.events import Committed, Finished, Result
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.row import Request
 from dlmc_runtime.scheduler import Limits
 
 TARGET = "onnxruntime-cpu"
@@ -49,6 +53,17 @@ def test_questions_have_right_answers(shared_root, tmp_path):
     for way in (found.alone, found.together):
         assert (way.asked, way.exact) == (6, 3)
     assert found.together.tokens < 6 * 64  # they end where the model ends
+
+
+def test_the_first_block_is_the_first_that_is_final(monkeypatch):
+    result = Result("ab", (1, 2), 3, 4, "stop", 1.0, 0.5)
+    told = [Committed(0, (1,), "a"), Committed(0, (2,), "b"), Finished(0, result)]
+    clock = iter([10.0, 11.0, 13.0, 17.0])
+    monkeypatch.setattr("dlmc.bench.serving.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    server = InProcess(cast("Generator", SimpleNamespace(events=lambda _: told)), [])
+    call = server._one(cast("Request", None))
+    assert (call.sent, call.admitted, call.first_block, call.ended) == (10.0, 10.0, 11.0, 13.0)
+    assert (call.tokens, call.forwards, call.made, call.text) == (2, 4, (1, 2), "ab")
 
 
 def test_arbitrary_prompts_fit_where_nothing_is_said(shared_root):

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -84,5 +85,7 @@ def test_an_engine_that_was_not_built_is_refused(bundle):
         contents(bundle, "tensorrt")
 
 
-def test_a_cpu_engine_needs_no_gpu(bundle):
-    assert not contents(bundle).gpu
+def test_an_engine_needs_a_gpu_unless_it_is_one_for_cpus(bundle):
+    found = contents(bundle)
+    assert not found.gpu
+    assert replace(found, record=found.record.model_copy(update={"device": "cuda"})).gpu

@@ -1,11 +1,13 @@
 import ast
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 import yaml
 from google.protobuf import text_format
 
+from dlmc.package.contents import Contents
 from dlmc.package.options import PackageOptions
 from dlmc.package.write import write_package
 from dlmc_runtime.bundle import Bundle
@@ -39,6 +41,34 @@ def test_a_package_for_triton_is_a_model_repository(write):
     assert {path.name for path in (root / "tiny" / "1").iterdir()} == {"bundle", "model.py"}
     Bundle.open(root / "tiny" / "1" / "bundle")
     ast.parse((root / "tiny" / "1" / "model.py").read_text())
+
+
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [
+        ("onnxruntime", None),
+        ("onnxruntime-gpu", "'onnxruntime-gpu[cuda,cudnn]' cuda-python"),
+        ("openvino", "pip install 'dlmc[openvino]'"),
+        ("tensorrt-rtx-cu13", "pip install 'dlmc[tensorrt-rtx]'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["triton", "ray"])
+def test_its_readme_installs_the_library_of_its_engine(write, monkeypatch, form, library, command):
+    read = Contents.read
+
+    def other(options):
+        found = read(options)
+        requires = found.record.requires.model_copy(update={"library": library})
+        return replace(found, record=found.record.model_copy(update={"requires": requires}))
+
+    monkeypatch.setattr(Contents, "read", other)
+    begin, end = "```sh\n", "\n```"
+    first, *more = (
+        (write(form) / "README.md").read_text().partition(begin)[2].partition(end)[0].splitlines()
+    )
+    assert first.startswith("pip install 'dlmc[serve]'")
+    assert len(more) == (command is not None)
+    assert command is None or more[0].endswith(command)
 
 
 def test_its_configuration_says_what_the_model_does(write):

@@ -44,6 +44,23 @@ def test_the_oldest_constraint_is_forgotten_first(codec, manifest, counted):
     assert len(counted) == 4
 
 
+def test_schemas_are_alike_only_in_the_same_order(codec, manifest, counted):
+    """Properties come in the schema's order."""
+    compiler = Compiler(codec, manifest())
+    for names in ("ab", "ba"):
+        properties = {name: {"type": "null"} for name in names}
+        with pytest.raises(RequestError):  # the vocabulary has no braces
+            compiler.json_schema({"type": "object", "properties": properties})
+    assert len({*counted}) == 2
+
+
+def test_a_pattern_is_not_taken_for_an_expression_that_reads_the_same(codec, manifest, counted):
+    compiler = Compiler(codec, manifest())
+    for make in (compiler.regex, compiler.expression):
+        make("ab")
+    assert len(counted) == 2
+
+
 def test_texts_decide_by_what_they_say(codec, manifest):
     number = {"type": "integer", "minimum": 7, "maximum": 9}
     for made in (
@@ -73,6 +90,14 @@ def test_a_large_schema_is_refused(codec, manifest):
 def test_a_bundle_whose_texts_never_end_is_refused(codec, manifest):
     tokens = {"mask": 63, "stop": (), "pad": 61, "suppressed": (63,)}
     with pytest.raises(RequestError, match="no token that ends a text"):
+        Compiler(codec, manifest(tokens=tokens)).regex("a")
+
+
+@pytest.mark.parametrize("edits", [{"expand": "a"}, {"delete": "a"}, {"split": "a", "delete": "b"}])
+def test_a_token_that_edits_a_canvas_is_no_text(codec, manifest, edits):
+    ids = {name: codec.encode(text)[0] for name, text in edits.items()}
+    tokens = manifest().tokens.model_dump() | ids
+    with pytest.raises(RequestError, match="no text of the model's tokens"):
         Compiler(codec, manifest(tokens=tokens)).regex("a")
 
 

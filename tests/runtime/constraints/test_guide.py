@@ -54,11 +54,16 @@ def test_parts_that_a_sampler_does_not_need_stay_away(guide):
     assert found.margin is found.entropy is None
 
 
-def test_the_text_before_a_window_counts(guide):
-    canvas, masked = np.array([9, 9, 0, 9, 9, 9, 9]), np.arange(7) > 2
-    assert guide.choose(prediction([[0, 1]]), canvas, masked, 3).tokens.tolist() == [1]
-    canvas[2] = 3
-    assert guide.choose(prediction([[0, 1]]), canvas, masked, 2 + 1).tokens is not None
+@pytest.mark.parametrize(("before", "ids", "found"), [(0, [0, 1], 1), (3, [1, 0], 0)])
+def test_the_text_before_a_window_counts(guide, before, ids, found):
+    canvas, masked = np.array([9, 9, before, 9, 9, 9, 9]), np.arange(7) > 2
+    assert guide.choose(prediction([ids]), canvas, masked, 3).tokens.tolist() == [found]
+
+
+def test_an_earlier_window_may_be_asked_about_again(guide):
+    canvas = np.array([9, 9, 0, 1, 0, 9, 9])
+    assert guide.choose(prediction([[0, 1]]), canvas, np.arange(7) > 4, 5).tokens.tolist() == [1]
+    assert guide.choose(prediction([[0, 1]]), canvas, np.arange(7) > 2, 3).tokens.tolist() == [1]
 
 
 def test_a_gap_before_a_window_is_an_error(guide):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dlmc_runtime.constraints.characters import NOTHING
 from dlmc_runtime.constraints.numbers import Bounds, integer, number
 
-ENDS = st.none() | st.integers(-120, 120).map(Decimal)
+ENDS = st.none() | st.integers(-240, 240).map(lambda halves: Decimal(halves) / 2)
 DECIMALS = st.none() | st.decimals(-30, 30, places=2) | st.sampled_from([Decimal("1e300")])
 WRITTEN = ("0", "0.5", "1", "-0.01", "12.25", "-30", "29.99", "0.000001", "7.0", "100", "-0.1")
 

@@ -35,8 +35,8 @@ EXAMPLES = {
             "$ref": "#/$defs/n",
             "$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}, "type": "object"}},
         },
-        ["{}", '{"n":{"n":{}}}'],
-        ['{"n":1}', '{"n":' * 9 + "{}" + "}" * 9],
+        ["{}", '{"n":' * 3 + "{}" + "}" * 3],
+        ['{"n":1}', '{"n":' * 4 + "{}" + "}" * 4],
     ),
     "properties": (
         {"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}},
@@ -231,6 +231,12 @@ def test_an_object_of_any_kind_is_bounded_in_depth(machine, matches, walk):
     assert not matches(made, '{"a":' * 9 + "1" + "}" * 9)
     for seed in range(20):
         assert isinstance(json.loads(walk(made, random.Random(seed))), dict)
+
+
+def test_a_float_without_a_fraction_is_an_integer(of_schema, matches):
+    made = of_schema({"type": "integer", "enum": [1.0, 1.5]})
+    assert matches(made, "1.0")
+    assert not matches(made, "1.5")
 
 
 def test_a_bound_beyond_what_is_written_leaves_what_is_within(of_schema, matches):

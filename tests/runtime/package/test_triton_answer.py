@@ -39,6 +39,7 @@ def test_every_event_is_a_response(answer, sender):
     [
         ({"choices": [{"text": "a"}]}, "a"),
         ({"choices": [{"message": {"content": "b"}}]}, "b"),
+        ({"choices": [{"text": "a"}, {"text": "b"}]}, "a"),
         ({"choices": [{"message": {"content": None}}]}, ""),
         ({"choices": []}, ""),
         ({"object": "other"}, ""),

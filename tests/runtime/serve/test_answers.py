@@ -30,8 +30,11 @@ def test_usage_of_one_answer_is_the_results():
 
 
 def test_several_answers_share_their_prompt():
-    usage = answers.usage([result(), result(), result(prompt=5), result(prompt=5)], choices=2)
+    usage = answers.usage(
+        [result(), result(cached=2), result(prompt=5, cached=4), result(prompt=5)], choices=2
+    )
     assert usage.prompt_tokens == 3 + 5
+    assert usage.prompt_tokens_details.cached_tokens == 0 + 4
     assert usage.completion_tokens == 16
     assert usage.forwards == 8
 

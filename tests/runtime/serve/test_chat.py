@@ -1,6 +1,7 @@
 import json
 import re
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
@@ -101,6 +102,7 @@ def joined(stream):
                 calls[call.index] = (call.function.name, call.function.arguments)
             reasons += [choice.finish_reason] if choice.finish_reason else []
     assert role == ["assistant"]
+    assert sorted(calls) == [*range(len(calls))]
     return content, thought, [calls[index] for index in sorted(calls)], reasons
 
 
@@ -137,6 +139,16 @@ def test_several_answers_are_told_apart(hermes):
         for choice in chunk.choices:
             seen[choice.index] = seen.get(choice.index, "") + (choice.delta.content or "")
     assert seen == {0: "Yes.", 1: "Yes."}
+
+
+def test_what_one_answer_says_is_not_heard_in_another(hermes):
+    said = f"<think>{'hm ' * 20}</think>Yes.{CALL}"
+    chunks = list(hermes.says(said, n=2, tools=[WEATHER], stream=True))
+    for index in (0, 1):
+        own = [[one for one in chunk.choices if one.index == index] for chunk in chunks]
+        found = joined(SimpleNamespace(choices=choices) for choices in own)
+        call = ("weather", '{"place": "Köln"}')
+        assert found == ("Yes.", ("hm " * 20).strip(), [call], ["tool_calls"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -189,6 +201,13 @@ def test_a_call_that_is_cut_off_is_content(hermes):
     assert choice.finish_reason == "length"
 
 
+def test_an_answer_that_is_cut_off_behind_a_call_says_so(hermes):
+    most = len(hermes.served.text.encode(CALL)) + 5
+    choice = hermes.says(f"{CALL}And so on.", tools=[WEATHER], max_tokens=most).choices[0]
+    assert (len(choice.message.tool_calls), choice.message.content) == (1, "And s")
+    assert choice.finish_reason == "length"
+
+
 def test_a_thought_that_the_prompt_opens_goes_on(hermes):
     fields = {"extra_body": {"chat_template_kwargs": {"opened": True}}}
     message = hermes.says("hm</think>Yes.", **fields).choices[0].message
@@ -199,7 +218,6 @@ def test_a_turn_of_calls_and_responses_can_be_sent_back(hermes):
     message = hermes.says(CALL, tools=[WEATHER]).choices[0].message
     response = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"}
     history = [*HELLO, message, response]
-    assert hermes.prompt  # the client turns the message into JSON
     answer = hermes.client.chat.completions.create(model="test", messages=history, tools=[WEATHER])
     assert answer.choices[0].finish_reason == "length" or answer.choices[0].message.content == ""
     sent = [*HELLO, message.model_dump(), response]

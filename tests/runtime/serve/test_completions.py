@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from dlmc_runtime.events import TokenLogprob
 from dlmc_runtime.samplers.config import SamplerConfig
-from dlmc_runtime.serve.completions import CompletionBody
+from dlmc_runtime.serve.completions import CompletionBody, _top
 from dlmc_runtime.serve.settings import Settings
 
 
@@ -96,7 +97,8 @@ def test_too_long_a_prompt_has_a_code_that_clients_know(shared):
 
 
 def test_temperature_zero_may_be_said_where_there_is_no_other(shared):
-    assert texts(shared.complete(temperature=0.0, diffusion={"sampler": "credit"}, max_tokens=1))
+    credit = {"sampler": "credit"}
+    assert texts(shared.complete(temperature=0.0, diffusion=credit, max_tokens=1)) == ["d"]
 
 
 def test_options_reach_the_sampler(serving, random_model):
@@ -140,10 +142,23 @@ def test_log_probabilities_have_openais_shape(serving, random_model):
     assert found["tokens"] == [generator.text.token(token) for token in alone.tokens]
     assert found["token_logprobs"] == [one.logprob for one in alone.logprobs]
     assert [len(top) in (2, 3) for top in found["top_logprobs"]] == [True] * 6
-    assert found["text_offset"][0] == 0
-    assert "".join(found["tokens"]).startswith(said["text"][:1])
     none = running.complete(prompt="hello", max_tokens=6, logprobs=0).json()["choices"][0]
     assert [len(top) for top in none["logprobs"]["top_logprobs"]] == [1] * 6
+
+
+def test_offsets_add_up_the_lengths_of_tokens(serving, letters):
+    generator = letters()
+    generator.engine.engine.script[3:6] = [59, *generator.text.encode("ab")]
+    found = serving(generator).complete(max_tokens=3, logprobs=0).json()["choices"][0]["logprobs"]
+    assert found["tokens"] == ["<59>", "a", "b"]
+    assert found["text_offset"] == [0, 4, 5]
+
+
+def test_of_alternatives_with_the_same_text_the_likelier_one_counts(shared, codec):
+    halves = codec.encode("é🙂")  # none of them is a character
+    alternatives = tuple(zip(halves[:2], (-0.5, -1.0), strict=True))
+    told = TokenLogprob(halves[2], -3.0, 1, alternatives)
+    assert _top(shared.served, told) == {"\ufffd": -0.5}
 
 
 def test_a_stream_is_the_answer_in_pieces(shared, read_events):
@@ -186,7 +201,7 @@ def test_a_diffusing_stream_has_canvases_that_other_clients_can_ignore(shared, r
         inside = range(max(canvas["start"], 0), canvas["end"])
         sure = [token["confidence"] is not None for token in canvas["tokens"]]
         assert sure == [index in inside for index in range(6)]
-        assert canvas["tokens_per_forward"] <= 6
+        assert canvas["tokens_per_forward"] == masked.count(False) / canvas["forward"]
     assert canvases[-1]["text"] == "defghi"
 
 
@@ -255,6 +270,15 @@ def test_the_steps_that_cut_a_block_short_are_told(shared):
     choice = shared.complete(max_tokens=8, diffusion={"sampler": "dus", "steps": 1}).json()
     assert choice["choices"][0]["finish_detail"] == "steps"
     assert choice["choices"][0]["finish_reason"] == "length"
+
+
+def test_every_answer_has_a_length_of_its_own(shared):
+    prompts = ["abc", "abcd" * 10]  # the context leaves the second one less than the default
+    cut = {"sampler": "dus", "steps": 1}
+    choices = shared.complete(prompt=prompts, diffusion=cut).json()["choices"]
+    assert [len(choice["text"]) for choice in choices] == [16, 8]
+    assert [choice["finish_detail"] for choice in choices] == ["steps"] * 2
+    assert [choice["finish_reason"] for choice in choices] == ["length"] * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,7 +1,10 @@
 import pytest
 import speaking
 
+from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import edit
+from dlmc_runtime.serve.fields import room
+from dlmc_runtime.serve.models import Served
 
 CODE = (
     "<|recently_viewed_code_snippets|>\n<|/recently_viewed_code_snippets|>\n"
@@ -9,6 +12,9 @@ CODE = (
     "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>\n<|/current_file_content|>\n"
     "<|edit_diff_history|>\n<|/edit_diff_history|>"
 )
+
+
+CROSSED = "<|current_file_content|><|code_to_edit|>x<|/current_file_content|><|/code_to_edit|>"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +62,28 @@ def test_the_temperature_is_low_where_there_is_one(editor, monkeypatch, fields, 
     assert seen == [(temperature, 8)]
 
 
+@pytest.mark.parametrize(("default", "most"), [(256, 256), (1 << 16, edit.MAX_TOKENS)])
+def test_an_edit_is_as_long_as_the_model_s_answers_but_within_the_limit(
+    manifest, scripted, monkeypatch, default, most
+):
+    generator = speaking.generator("hermes", manifest, scripted, max_new_tokens=default)
+    served = Served("test", generator, Scheduler(generator))
+    monkeypatch.setattr(Served, "context", 1 << 17)
+    assert room(served, 100, edit._Conversation.model_construct()) == most
+
+
+def test_a_message_that_leaves_little_room_gets_a_short_edit(editor):
+    """The default is cut to what the context leaves, as everywhere."""
+    long = CODE.replace("x = ", "x = 1\n" * 270)
+    used = editor.post("/v1/edit/completions", body(long, max_tokens=1)).json()["usage"]
+    left = editor.served.context - used["prompt_tokens"]
+    assert left < editor.served.generator.manifest.max_new_tokens
+    assert editor.post("/v1/edit/completions", body(long)).status_code == 200
+    assert (
+        editor.refusal("/v1/edit/completions", body(long, max_tokens=left + 1))[1] == "max_tokens"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
@@ -66,6 +94,7 @@ def test_the_temperature_is_low_where_there_is_one(editor, monkeypatch, fields, 
         ({"content": "x = 1"}, "messages", "no section <|code_to_edit|>"),
         ({"content": "<|code_to_edit|>x"}, "messages", "<|code_to_edit|> has no end"),
         ({"content": "<|/code_to_edit|>x"}, "messages", "closes nothing"),
+        ({"content": CROSSED}, "messages", "<|/current_file_content|> closes nothing"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(editor, fields, param, said):

@@ -55,6 +55,12 @@ def test_an_overload_says_when_to_come_again(raising):
     assert raising(EngineError("no")).headers["retry-after"] == "1"
 
 
+def test_a_server_that_ends_is_not_overloaded():
+    status, said, headers = errors.describe(OverloadError("no", retry_after=5.0), draining=True)
+    assert (status, said["error"]["code"]) == (503, "draining")
+    assert headers == {"Retry-After": "5"}
+
+
 def test_a_field_is_named(raising):
     response = raising(FieldError("model", "no", status=404, code="model_not_found"))
     assert response.status_code == 404

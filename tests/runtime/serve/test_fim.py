@@ -4,6 +4,10 @@ import speaking
 from dlmc.targets.build import build_engine, plan_build
 from dlmc.targets.profiles import ProfileRequest
 from dlmc_runtime.generate import Generator
+from dlmc_runtime.scheduler import Scheduler
+from dlmc_runtime.serve import fim
+from dlmc_runtime.serve.fim import FimBody
+from dlmc_runtime.serve.models import Catalog, Served, Site
 
 STOP = speaking.STOP
 SPAN = {"prompt": "a", "suffix": "b"}
@@ -52,7 +56,7 @@ def test_a_model_that_sees_everything_fills_a_span(filler):
     assert "slots" not in choice
     assert body["usage"]["prompt_tokens"] == len("def \nprint()")
     assert (
-        full.fill(prompt="def ", suffix="x", stop=[" *", "2"])["choices"][0]["text"] == "return n"
+        full.fill(prompt="def ", suffix="x", stop=["2", " *"])["choices"][0]["text"] == "return n"
     )
 
 
@@ -70,6 +74,21 @@ def test_a_tokenizer_may_have_tokens_that_ask_for_a_middle(filler):
     assert body["usage"]["prompt_tokens"] == len("def end") + 3
     code.says("x", 4)
     assert code.fill(prompt="def ", max_tokens=1)["choices"][0]["text"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("manner", "order"),
+    [
+        ("code", ["<|fim_prefix|>", *"ab", "<|fim_suffix|>", "c", "<|fim_middle|>"]),
+        ("seed", ["<[fim-suffix]>", "c", "<[fim-prefix]>", *"ab", "<[fim-middle]>"]),
+    ],
+)
+def test_a_middle_is_asked_for_in_the_order_that_was_taught(manifest, scripted, manner, order):
+    generator = speaking.generator(manner, manifest, scripted)
+    served = Served("test", generator, Scheduler(generator))
+    body = FimBody.model_validate({"model": "test", "prompt": "ab", "suffix": "c"})
+    (request,) = fim._plan(served, body, Site(Catalog([served]))).requests
+    assert [served.token(token) for token in request.prompt] == order
 
 
 def test_a_model_that_can_do_neither_says_so(filler):

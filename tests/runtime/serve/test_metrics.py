@@ -1,6 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dlmc_runtime.manifest import Profile
 from dlmc_runtime.serve.metrics import COUNTERS, GAUGES, LABELLED
 
 
@@ -29,6 +32,30 @@ def test_what_was_done_is_counted(serving, letters):
     assert found["dlmc_forwards_total", "denoise", "test"] > 0
     assert 0 < found["dlmc_batch_occupancy", "test"] <= 1
     assert found["dlmc_tokens_per_forward", "test"] > 0
+
+
+def test_rows_room_and_what_was_cached_are_told_apart(serving, letters):
+    wide = tuple(Profile(batch=4, block=b, cache=48, rows=r) for b, r in ((4, 4), (16, 1)))
+    running = serving(letters(profiles=wide))
+    for _ in range(2):
+        assert running.complete(prompt="abcdefghi", max_tokens=3).status_code == 200
+    found = samples(running)
+    rows, room = (found[f"dlmc_batch_{name}_total", "test"] for name in ("rows", "room"))
+    assert room == 4 * rows > 0
+    assert found["dlmc_batch_occupancy", "test"] == 0.25
+    assert found["dlmc_prompt_tokens_total", "test"] == 18
+    assert found["dlmc_cached_tokens_total", "test"] == 4
+    assert found["dlmc_prefix_bytes", "test"] > 0
+
+
+def test_times_are_counted_from_arrival(serving, letters):
+    running = serving(letters())
+    running.served.observe(
+        SimpleNamespace(submitted=10.0, admitted=11.0, first_block=13.0, ended=17.0)
+    )
+    found = samples(running)
+    for name, seconds in (("queue", 1.0), ("first_block", 3.0), ("request", 7.0)):
+        assert found[f"dlmc_{name}_seconds_sum", "test"] == seconds
 
 
 def test_failures_are_counted_by_kind(serving, letters):
@@ -66,6 +93,8 @@ def test_health_tells_of_an_engine_that_is_gone(serving, letters):
     response = running.client.get("/health")
     assert response.status_code == 503
     assert response.json() == {"status": "failed", "model": "test"}
+    running.client.app.state.site.draining = True  # then that is why
+    assert running.client.get("/health").json() == {"status": "draining"}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])

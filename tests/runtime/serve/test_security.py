@@ -19,7 +19,7 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nfirst-key-1\n\n  second-key-2  \r\nfirst-key-1\n")
     assert read_keys(file, "third-key-3, first-key-1") == (*KEYS, "third-key-3")
-    assert read_keys(None, "third-key-3") == ("third-key-3",)
+    assert read_keys(None, "third-key-3,8-chars-") == ("third-key-3", "8-chars-")
     assert read_keys(None, None) == ()
 
 
@@ -28,7 +28,7 @@ def test_keys_come_from_a_file_and_a_variable(tmp_path):
     [
         (b"", "holds no API key"),
         (b"# none\n", "holds no API key"),
-        (b"short", "number 1 is too short"),
+        (b"7-chars", "number 1 is too short"),
         (b"long-enough\nhas a space", "number 2"),
         ("schlüssel-eins".encode(), "printable ASCII"),
         (b"\xff\xfe\xff\xfe\xff\xfe\xff", "is not UTF-8"),
@@ -63,7 +63,13 @@ def guarded(serving, letters):
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, bearer("wrong"), bearer(""), {"Authorization": KEYS[0]}, {"Authorization": "Basic x"}],
+    [
+        {},
+        bearer("wrong"),
+        bearer(""),
+        {"Authorization": KEYS[0]},
+        {"Authorization": f"Basic {KEYS[0]}"},
+    ],
 )
 def test_without_a_key_nobody_comes_in(guarded, headers):
     for path in ("/v1/models", "/v1/nothing"):
@@ -125,6 +131,16 @@ def test_large_bodies_are_refused_by_their_length_and_while_they_arrive(serving,
     assert running.complete(prompt="a", max_tokens=1).status_code == 200
 
 
+def test_a_body_may_be_as_large_as_the_limit(serving, letters):
+    body = b'{"model": "test", "prompt": "a", "max_tokens": 1}'
+    for size, status in ((len(body), 200), (len(body) - 1, 413)):
+        running = serving(letters(), Settings(max_body_bytes=size))
+        for content in (body, iter([body])):  # with its length, and without
+            headers = {"content-type": "application/json"}
+            response = running.client.post("/v1/completions", content=content, headers=headers)
+            assert response.status_code == status
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data; boundary=x", "json"])
 def test_a_body_must_be_json_by_name(shared, kind):
     content = b'{"model": "test", "prompt": "a"}'
@@ -182,6 +198,16 @@ def test_a_body_that_takes_too_long_is_a_408(live, letters):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
         slow.sendall(head + b'Content-Length: 100\r\n\r\n{"model":')
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_defect_leaves_nothing_behind(serving, letters, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    running = serving(letters())
+    monkeypatch.setattr(running.served.scheduler, "submit", broken)
+    assert running.complete().status_code == 500
+    assert running.client.app.state.site.active == 0
 
 
 def test_what_is_refused_leaves_nothing_behind(guarded):

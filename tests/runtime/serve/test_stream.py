@@ -1,10 +1,16 @@
 import asyncio
 import json
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 
 from dlmc_runtime.errors import EngineError
+from dlmc_runtime.events import Denoised
+from dlmc_runtime.row import Request
 from dlmc_runtime.serve import stream
+from dlmc_runtime.serve.jobs import Job, Run, Update
 
 
 class Cancelled:
@@ -146,6 +152,28 @@ def test_a_reader_that_stalls_is_dropped():
 def test_numbers_that_json_lacks_are_a_defect():
     with pytest.raises(ValueError, match="JSON"):
         stream.encode({"a": float("nan")})
+
+
+def test_a_canvas_tells_what_is_final_and_how_sure_each_token_is(shared, codec):
+    ids = np.array([*codec.encode("abcxx"), 63, 63])
+    masked = np.array([False, False, False, True, True, True, True])
+    event = Denoised(0, 2, 1, 7, ids, masked, np.array([0.5, 0.25, 0.125, 0.5, 0.5, 0.5]))
+    request = SimpleNamespace(holes=(), max_new_tokens=5)
+    run = cast("Run", SimpleNamespace(job=Job(shared.served, [cast("Request", request)])))
+    told = stream.canvas(run, Update(0, count=2, canvas=event))
+    assert told is not None
+    tokens = told.pop("tokens")
+    assert [one["text"] for one in tokens] == [*"abc", "…", "…"]
+    assert [one["state"] for one in tokens] == [*["final"] * 2, "committed", *["masked"] * 2]
+    assert [one["confidence"] for one in tokens] == [None, 0.5, 0.25, 0.125, 0.5]
+    assert told == {
+        "index": 0,
+        "forward": 2,
+        "start": 1,
+        "end": 5,
+        "tokens_per_forward": 1.5,
+        "text": "abc……",
+    }
 
 
 def test_characters_of_several_bytes_are_whole(serving, letters, read_events):
