@@ -15,6 +15,7 @@ from dlmc_runtime.serve import answers, errors, fields, slots, stream
 from dlmc_runtime.serve.answers import Answer, Usage
 from dlmc_runtime.serve.jobs import Run, begun, planned
 from dlmc_runtime.serve.models import Served, Site
+from dlmc_runtime.serve.prompts import within
 from dlmc_runtime.serve.strict import StrictRoute
 
 Text = Annotated[str, Field(min_length=1)]
@@ -155,7 +156,7 @@ def _plan(served: Served, body: CompletionBody, site: Site) -> _Plan:
     requests: list[row.Request] = []
     for prompt in prompts:
         with errors.blame("prompt"):
-            ids = served.text.encode(prompt) if isinstance(prompt, str) else prompt
+            ids = within(served.text, prompt, served.context) if isinstance(prompt, str) else prompt
         most = fields.room(served, len(ids), body)
         # What the prompt allows, a format may not: stop strings, or an answer so short.
         field = "response_format" if "constraint" in more else "prompt"
