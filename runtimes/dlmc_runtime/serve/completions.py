@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
 
@@ -229,6 +230,11 @@ async def create_completion(body: CompletionBody, http: Request) -> Response:
     if body.stream:
         return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
     results = await run.results(http)
+    return await run_in_threadpool(_whole, plan, results)
+
+
+def _whole(plan: _Plan, results: Sequence[Result]) -> Response:
+    """Return all answers at once; with log-probabilities that may take seconds."""
     choices = [plan.finished(index, one.text, one) for index, one in enumerate(results)]
     return JSONResponse(plan.completion(*choices, usage=plan.usage(results)))
 
