@@ -267,7 +267,7 @@ async def answer(body: ChatBody, http: Request) -> Response:
     """Answer a request that came over HTTP."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    made = await planned(plan, served, body, site)
+    made = await planned(plan, served, body, http)
     run = begun(served, made.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, made), site.settings.stall_seconds)

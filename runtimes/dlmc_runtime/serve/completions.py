@@ -225,7 +225,7 @@ async def create_completion(body: CompletionBody, http: Request) -> Response:
     """Continue texts, or fill the slots of a template."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    plan = await planned(_plan, served, body, site)
+    plan = await planned(_plan, served, body, http)
     run = begun(served, plan.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, plan), site.settings.stall_seconds)
