@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlmc_runtime.constraints.lexicon import Lexicon, Tree
-from dlmc_runtime.constraints.machine import Machine
+from dlmc_runtime.constraints.machine import FAR, Machine, distances
 from dlmc_runtime.errors import RequestError
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Table = NDArray[np.int32]
-
-FAR = np.iinfo(np.int64).max // 2
-"""The distance from where no accepting state can be reached."""
 
 _AT_ONCE = 16  # states whose tokens are found together
 _MOST_STEPS = 300_000_000  # nodes of the tree of tokens visited for one automaton
@@ -177,7 +174,7 @@ def automaton(machine: Machine, lexicon: Lexicon) -> Automaton:
     accepting = _accepting(machine, lexicon)
     found.note(accepting, np.full(len(accepting), end), lexicon.stops[0], len(lexicon.stops))
     source, target, token, count = found.edges()
-    distance = _distance(source, target, np.append(accepting, end), end + 3)
+    distance = distances(source, target, np.append(accepting, end), end + 3)
     begin = end + 1 if lexicon.leading_tree is not None else 0
     if distance[begin] >= FAR:
         raise RequestError(
@@ -250,17 +247,3 @@ class _Lift:
         order = np.lexsort((columns[1], columns[0]))
         source, target, token, count = (column[order].astype(np.int64) for column in columns)
         return source, target, token, count
-
-
-def _distance(source: Ints, target: Ints, accepting: Ints, states: int) -> Ints:
-    """Return the least number of edges from each state to one of ``accepting``, int64 [S]."""
-    distance = np.full(states, FAR)
-    distance[accepting] = 0
-    step = 0
-    while True:
-        step += 1
-        reached = source[distance[target] == step - 1]
-        reached = reached[distance[reached] == FAR]
-        if not len(reached):
-            return distance
-        distance[reached] = step

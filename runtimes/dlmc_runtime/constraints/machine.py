@@ -16,6 +16,9 @@ from dlmc_runtime.errors import DlmcError, RequestError
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
+FAR = np.iinfo(np.int64).max // 2
+"""The distance from where no accepting state can be reached."""
+
 Ask = Callable[[str, bytes], Ints]
 
 MAX_PATTERN = 400_000
@@ -114,7 +117,7 @@ def assemble(numbers: Ints, letters: Alphabet) -> Machine:
     accepting[np.searchsorted(names, final)] = True
     table = np.full((size + 1, 256), size, np.int32)
     table[source, edges[1]] = target
-    useful = _useful(source, target, accepting[:-1])
+    useful = distances(source, target, np.flatnonzero(accepting[:-1]), size) < FAR
     start = int(np.searchsorted(names, first))
     for byte in letters.sentinel.encode():
         start = int(table[start, byte])
@@ -123,21 +126,52 @@ def assemble(numbers: Ints, letters: Alphabet) -> Machine:
     table[~np.append(useful, False)[table]] = size
     smallest, accepting = _smallest(letters.read(table), accepting, start)
     spelled = letters.spell(smallest)
-    columns, classes = np.unique(spelled, axis=1, return_inverse=True)
+    columns, classes = _distinct(spelled)
     between = np.zeros(len(spelled) - len(accepting), np.bool_)
     accepting = np.concatenate((accepting[:-1], between, [False]))
-    return Machine(columns, classes.reshape(-1), accepting)
+    return Machine(columns, classes, accepting)
 
 
-def _useful(source: Ints, target: Ints, accepting: Bools) -> Bools:
-    """Return which states lead to an accepting one, bool [S]."""
-    useful = accepting.copy()
-    while True:
-        found = useful.copy()
-        found[source[useful[target]]] = True
-        if (found == useful).all():
-            return useful
-        useful = found
+def distances(source: Ints, target: Ints, accepting: Ints, states: int) -> Ints:
+    """Return the least number of edges from each state to one of ``accepting``, int64 [S].
+
+    It is `FAR` where there is no way. Every edge is looked at once, however long the way is.
+    """
+    distance = np.full(states, FAR)
+    distance[accepting] = 0
+    edges, front, step = _Into(source, target, states), np.unique(accepting), 0
+    while len(front):
+        step += 1
+        before = edges.of(front)
+        front = np.unique(before[distance[before] == FAR])
+        distance[front] = step
+    return distance
+
+
+class _Into:
+    """Edges by the state that they lead to."""
+
+    def __init__(self, source: Ints, target: Ints, states: int) -> None:
+        order = np.argsort(target, kind="stable")
+        self._source = source[order]
+        self._first = np.searchsorted(target[order], np.arange(states + 1))
+
+    def of(self, states: Ints) -> Ints:
+        """Return where the edges into some states begin, each as often as there are edges."""
+        counts = self._first[states + 1] - self._first[states]
+        starts = np.repeat(self._first[states] - np.cumsum(counts) + counts, counts)
+        return self._source[starts + np.arange(len(starts))]
+
+
+def _distinct(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], Ints]:
+    """Return the columns of a table that differ, and which of them each column is.
+
+    `np.unique` would make a type with a field for each row first, which takes it seconds.
+    """
+    seen: dict[bytes, int] = {}
+    columns = np.ascontiguousarray(table.T)
+    place = np.array([seen.setdefault(column.tobytes(), len(seen)) for column in columns], np.int64)
+    return table[:, np.unique(place, return_index=True)[1]], place
 
 
 def _smallest(
@@ -149,7 +183,7 @@ def _smallest(
     right is checked at the end, and another draw taken where two sums have been equal by chance.
     """
     dead = len(table) - 1
-    columns = np.unique(table, axis=1)
+    columns, _ = _distinct(table)
     for seed in range(8):
         group = _refined(columns, accepting, np.random.default_rng(seed))
         first = np.unique(group, return_index=True)[1]
@@ -183,18 +217,22 @@ def _heights(table: NDArray[np.int32], dead: int) -> Ints:
     """Return the length of the longest text from each state, int64 [S+1]; a bound if without end.
 
     States that accept the same texts have the same: a long chain, such as a counted repetition,
-    falls apart at once.
+    falls apart at once. A state's height is known one step after the last of those behind it.
     """
-    heights = np.full(len(table), len(table), np.int64)
+    states = len(table)
+    heights = np.full(states, states, np.int64)
     heights[dead] = 0
-    unknown = np.arange(len(table))[np.arange(len(table)) != dead]
-    while len(unknown):
-        highest = heights[table[unknown]].max(1)
-        found = highest < len(table)
-        if not found.any():
-            break
-        heights[unknown[found]] = highest[found] + 1
-        unknown = unknown[~found]
+    source, column = np.nonzero(table != dead)
+    edges = _Into(source, table[source, column].astype(np.int64), states)
+    unknown = np.bincount(source, minlength=states)
+    unknown[dead] = 1  # it is done
+    front, step = np.flatnonzero(unknown == 0), 0
+    while len(front):
+        step += 1
+        heights[front] = step
+        before = edges.of(front)
+        np.subtract.at(unknown, before, 1)
+        front = np.unique(before[unknown[before] == 0])
     return heights
 
 

@@ -248,7 +248,7 @@ class _Parser:
     def characters(self) -> Node:
         """Read a class behind its ``[``."""
         negated = bool(self.ahead("^"))
-        found, wide = Characters(()), False
+        ranges, wide = list[tuple[int, int]](), False
         first = True
         while first or not self.ahead("]"):
             if not first and self.at >= len(self.text):
@@ -261,7 +261,8 @@ class _Parser:
                     raise self.error("a range that ends before it begins")
                 low = Characters.of((low.ranges[0][0], high.ranges[0][1]))
             wide |= low in _CLASSES.values()
-            found |= low
+            ranges += low.ranges
+        found = Characters.of(*ranges)
         if not negated:
             return found
         return (ASCII if wide else EVERY) - found

@@ -267,19 +267,24 @@ async def answer(body: ChatBody, http: Request) -> Response:
     """Answer a request that came over HTTP."""
     site = Site.of(http)
     served = site.catalog.find(body.model)
-    made = await planned(plan, served, body, site)
+    made = await planned(plan, served, body, http)
     run = begun(served, made.requests, http, canvases=body.diffusing)
     if body.stream:
         return stream.EventStream(run, _events(run, made), site.settings.stall_seconds)
     results = await run.results(http)
-    choices = [await _choice(made, index, result) for index, result in enumerate(results)]
-    usage = answers.usage(results, fields.count(body))
+    return await run_in_threadpool(_whole, made, results)
+
+
+def _whole(made: Plan, results: Sequence[Result]) -> Response:
+    """Return all answers at once; with log-probabilities that may take seconds."""
+    choices = [_choice(made, index, result) for index, result in enumerate(results)]
+    usage = answers.usage(results, fields.count(made.body))
     return JSONResponse(made.completion(*choices, streamed=False, usage=usage))
 
 
-async def _choice(made: Plan, index: int, result: Result) -> Choice:
+def _choice(made: Plan, index: int, result: Result) -> Choice:
     speaker = Speaker(made)
-    said = chat_answers.message(await speaker.listen(result.text, last=True))
+    said = chat_answers.message(speaker.hear(result.text, last=True))
     return made.finished(index, result, speaker.calls, message=said)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
 
@@ -15,6 +16,7 @@ from dlmc_runtime.serve import answers, errors, fields, slots, stream
 from dlmc_runtime.serve.answers import Answer, Usage
 from dlmc_runtime.serve.jobs import Run, Update, begun, planned
 from dlmc_runtime.serve.models import Served, Site
+from dlmc_runtime.serve.prompts import within
 from dlmc_runtime.serve.strict import StrictRoute
 
 Text = Annotated[str, Field(min_length=1)]
@@ -175,7 +177,7 @@ def _plan(served: Served, body: CompletionBody, site: Site) -> _Plan:
     requests: list[row.Request] = []
     for prompt in prompts:
         with errors.blame("prompt"):
-            ids = served.text.encode(prompt) if isinstance(prompt, str) else prompt
+            ids = within(served.text, prompt, served.context) if isinstance(prompt, str) else prompt
         most = fields.room(served, len(ids), body)
         # What the prompt allows, a format may not: stop strings, or an answer so short.
         field = "response_format" if "constraint" in more else "prompt"
@@ -241,9 +243,8 @@ router = APIRouter(route_class=StrictRoute, tags=["completions"])
 )
 async def create_completion(body: CompletionBody, http: Request) -> Response:
     """Continue texts, or fill the slots of a template."""
-    site = Site.of(http)
-    served = site.catalog.find(body.model)
-    return await answer(await planned(_plan, served, body, site), http)
+    served = Site.of(http).catalog.find(body.model)
+    return await answer(await planned(_plan, served, body, http), http)
 
 
 async def answer(plan: Plan[Any], http: Request) -> Response:
@@ -252,6 +253,11 @@ async def answer(plan: Plan[Any], http: Request) -> Response:
     if plan.body.stream:
         return stream.EventStream(run, _events(run, plan), Site.of(http).settings.stall_seconds)
     results = await run.results(http)
+    return await run_in_threadpool(_whole, plan, results)
+
+
+def _whole(plan: Plan[Any], results: Sequence[Result]) -> Response:
+    """Return all answers at once; with log-probabilities that may take seconds."""
     choices = [plan.finished(index, one.text, one) for index, one in enumerate(results)]
     return JSONResponse(plan.completion(*choices, usage=plan.usage(results)))
 

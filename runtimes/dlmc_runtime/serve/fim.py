@@ -171,6 +171,5 @@ router = APIRouter(route_class=StrictRoute, tags=["completions"])
 )
 async def create_fim_completion(body: FimBody, http: Request) -> Response:
     """Fill in the middle, or the slots of a template."""
-    site = Site.of(http)
-    served = site.catalog.find(body.model)
-    return await completions.answer(await planned(_plan, served, body, site), http)
+    served = Site.of(http).catalog.find(body.model)
+    return await completions.answer(await planned(_plan, served, body, http), http)

@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from anyio import to_thread
+from anyio import CancelScope, current_time, to_thread
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from dlmc_runtime.errors import DlmcError
+from dlmc_runtime.errors import DeadlineError, DlmcError
 from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished, Result
 from dlmc_runtime.row import Request
 from dlmc_runtime.serve.errors import blame
 from dlmc_runtime.serve.models import Served, Site
-from dlmc_runtime.serve.security import client
+from dlmc_runtime.serve.security import client, seconds_left
 from dlmc_runtime.ticket import Ticket
 
 Asked = TypeVar("Asked")
@@ -208,21 +208,33 @@ def begun(served: Served, requests: Sequence[Request], http: HttpRequest, *, can
         OverloadError: as `Run`.
         FieldError: as `Run`.
     """
-    seconds = Site.of(http).settings.request_seconds
-    return Run(Job(served, requests, client(http), seconds, canvases=canvases))
+    return Run(Job(served, requests, client(http), seconds_left(http), canvases=canvases))
 
 
 async def planned(
-    plan: Callable[[Served, Asked, Site], Planned], served: Served, body: Asked, site: Site
+    plan: Callable[[Served, Asked, Site], Planned], served: Served, body: Asked, http: HttpRequest
 ) -> Planned:
     """Return what ``plan`` makes of a request's body; it runs on a thread.
 
     Raises:
+        ClientDisconnect: the client went away before its turn.
+        DeadlineError: the time for the request was up before its turn.
         DlmcError: as ``plan``.
     """
+    site = Site.of(http)
     compiled = any(getattr(body, name, None) for name in ("response_format", "tools"))
     limiter = site.compiling if compiled else None
-    return await to_thread.run_sync(plan, served, body, site, limiter=limiter)
+    with CancelScope(deadline=current_time() + seconds_left(http)) as turn:
+        gone = asyncio.ensure_future(disconnected(http))
+        gone.add_done_callback(lambda done: None if done.cancelled() else turn.cancel())
+        try:  # what has begun on its thread ends there: threads cannot be interrupted
+            return await to_thread.run_sync(plan, served, body, site, limiter=limiter)
+        finally:
+            left = gone.done()
+            gone.cancel()
+    if left:
+        raise ClientDisconnect
+    raise DeadlineError("the request was not done within its time", "try again later")
 
 
 async def disconnected(http: HttpRequest) -> None:

@@ -124,8 +124,8 @@ def read_metrics(http: Request) -> Response:
 
 
 @router.get("/health", responses={503: {"description": "Draining, or an engine is gone."}})
-def check_health(http: Request, response: Response) -> dict[str, str]:
-    """Say whether requests are taken."""
+async def check_health(http: Request, response: Response) -> dict[str, str]:
+    """Say whether requests are taken, also while all threads are busy with them."""
     site = Site.of(http)
     gone = [name for name, one in site.catalog.items() if not one.scheduler.alive]
     if not site.draining and not gone:

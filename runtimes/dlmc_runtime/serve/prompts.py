@@ -15,6 +15,8 @@ from typing import Any
 from dlmc_runtime.serve.parsers.formats import Format
 from dlmc_runtime.text import TextCodec
 
+_LONG = 16  # characters a token, more than tokens have on average
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -110,11 +112,30 @@ def _cut_within(codec: TextCodec, text: str) -> tuple[str, str]:
     return cut(text, codec.special_tokens, mark), mark
 
 
+def within(codec: TextCodec, text: str, most: int) -> list[int]:
+    """Return the ids of a text, special tokens and all.
+
+    Tokenizing takes a hundred bytes of memory for each byte of text. So a text that is long for
+    ``most`` ids is counted piece by piece first, and of one with far more only some are returned.
+
+    Args:
+        codec: of the model.
+        text: the text.
+        most: how many ids are of use.
+    """
+    step, ids = most * _LONG, list[int]()
+    for at in range(0, len(text), step) if len(text) > step else ():
+        ids += codec.encode(text[at : at + step])
+        if len(ids) > 2 * most + _LONG:  # not for where it was cut
+            return ids
+    return codec.encode(text)
+
+
 def _encode(codec: TextCodec, text: str, mark: str, most: int) -> list[int]:
     """Tokenize what is between marks; a template may have changed their case."""
     ids: list[int] = []
     for piece in re.split(mark, text, flags=re.IGNORECASE):
         if len(ids) > most:  # many small pieces take long, and nobody wants them
             break
-        ids += codec.encode(piece) if piece else ()
+        ids += within(codec, piece, most) if piece else ()
     return ids

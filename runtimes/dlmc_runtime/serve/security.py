@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import hmac
+import math
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -90,6 +92,13 @@ def client(http: Request) -> str:
     return str(getattr(http.state, "client", ""))
 
 
+def seconds_left(http: Request) -> float:
+    """Return how long a request may take still, from its arrival on; none is left below 0."""
+    whole = Site.of(http).settings.request_seconds
+    arrived: float = getattr(http.state, "arrived", math.inf)
+    return whole - max(time.monotonic() - arrived, 0.0)
+
+
 class Gate:
     """Middleware that refuses before anything is parsed.
 
@@ -105,6 +114,7 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["query_string"] = b""  # means nothing here, and may hold a key: it is in no log
         headers = Headers(scope=scope)
         refused = self._refuse_host(headers)
         guarded = scope["path"].startswith(GUARDED)
@@ -147,7 +157,7 @@ class Gate:
                 )
                 return errors.respond(401, said, {"WWW-Authenticate": "Bearer"})
             who = f"key {found}"
-        scope.setdefault("state", {})["client"] = who
+        scope.setdefault("state", {}).update(client=who, arrived=time.monotonic())
         if site.draining:
             said = errors.body(503, "the server is shutting down", code="draining")
             return errors.respond(503, said, {"Retry-After": str(_DRAINING_SECONDS)})

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from dlmc_runtime.errors import DlmcError, UsageError
 from dlmc_runtime.serve.models import Site
+from dlmc_runtime.serve.protocol import Protocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 30
@@ -86,8 +87,20 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell who waits for it."""
+        for opened in sockets or ():
+            self._bound_stalls(opened)
         await super().startup(sockets)
         self._ready()
+
+    def _bound_stalls(self, opened: socket.socket) -> None:
+        """Let the system end connections whose client takes nothing of an answer.
+
+        An answer that is not a stream is out of the application's hands at once: what the client
+        does not take would stay in memory as long as it keeps the connection.
+        """
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have it from their listener
+            milliseconds = round(1000 * self.site.settings.stall_seconds)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; called ten times a second."""
@@ -112,7 +125,8 @@ def prepare(app: FastAPI, ready: Callable[[], None], *, log: bool = False) -> Se
     """
     config = uvicorn.Config(
         app,
-        http="h11",  # whichever parser is there: this one bounds the size of headers
+        http=Protocol,  # h11, whichever parser is there: it bounds the size of headers
+        ws="none",
         log_config=None,
         access_log=log,
         server_header=False,

@@ -11,6 +11,7 @@ from dlmc_runtime.row import Request
 from dlmc_runtime.serve import fields
 from dlmc_runtime.serve.errors import FieldError, blame
 from dlmc_runtime.serve.models import Served
+from dlmc_runtime.serve.prompts import within
 from dlmc_runtime.text import TextCodec
 
 MAX_SLOTS = 64
@@ -134,11 +135,15 @@ def filling(served: Served, read: Slots, body: fields.Generation, param: str) ->
         problem = f"{manifest.family} fills its spans one position a forward"
         raise FieldError("reasoning_effort", problem, "leave it out")
     config = fields.sampler(served, body)
+    parts = [
+        within(served.text, part, served.context) if isinstance(part, str) else part
+        for part in read.template(manifest)
+    ]
     requests = []
     for seed in fields.seeds(body):
         with blame(param):
             request = served.generator.infill_request(
-                read.template(manifest),
+                parts,
                 max_new_tokens=read.length if grows else None,
                 sampler=config,
                 seed=seed,

@@ -104,6 +104,7 @@ class EventStream(Response):
     async def _write(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(self.stall_seconds):
             await send({"type": "http.response.body", "body": data, "more_body": True})
+        await asyncio.sleep(0)  # a reader that keeps up would have the loop to itself otherwise
 
 
 async def lively(

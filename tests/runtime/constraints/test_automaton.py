@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlmc_runtime.constraints import regex
-from dlmc_runtime.constraints.automaton import FAR, automaton
+from dlmc_runtime.constraints.automaton import automaton
+from dlmc_runtime.constraints.machine import FAR
 from dlmc_runtime.errors import RequestError
 
 WORDS = ("a", "b", "c", "ab", "ba", "bb", "cab", "1")

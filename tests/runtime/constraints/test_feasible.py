@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlmc_runtime.constraints.automaton import FAR
 from dlmc_runtime.constraints.feasible import Span, allowed, fill
+from dlmc_runtime.constraints.machine import FAR
 from dlmc_runtime.samplers.base import Choices
 
 PATTERNS = ("(ab)*", "a[bc]*1", "(cab|b){1,3}", "[^a]*a?", "ab1?|c{4}", "(a|b)*bb")

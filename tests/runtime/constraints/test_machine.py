@@ -2,8 +2,11 @@ import subprocess
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlmc_runtime.constraints import machine, worker
+from dlmc_runtime.constraints.machine import FAR, distances
 from dlmc_runtime.errors import DlmcError, RequestError
 
 
@@ -89,3 +92,18 @@ def test_groups_that_collide_are_drawn_anew(monkeypatch, matches):
 def test_an_expression_that_explodes_is_refused():
     with pytest.raises(RequestError, match="too large"):
         machine.build("(?:a|b)*a(?:a|b){40}")
+
+
+@given(st.data(), st.integers(1, 12))
+def test_distances_are_those_of_a_search_state_by_state(data, states):
+    state = st.integers(0, states - 1)
+    edges = data.draw(st.lists(st.tuples(state, state), max_size=40))
+    goals = data.draw(st.sets(state))
+    expected, at = dict.fromkeys(goals, 0), sorted(goals)
+    for target in at:  # which grows meanwhile
+        for source in (one for one, other in edges if other == target and one not in expected):
+            expected[source] = expected[target] + 1
+            at.append(source)
+    source, target = np.array(edges, np.int64).reshape(-1, 2).T
+    found = distances(source, target, np.array(sorted(goals), np.int64), states)
+    assert {one: int(far) for one, far in enumerate(found) if far < FAR} == expected

@@ -1,17 +1,19 @@
 import asyncio
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from dlmc_runtime.errors import EngineError, OverloadError
+from dlmc_runtime.errors import DeadlineError, EngineError, OverloadError
 from dlmc_runtime.events import Committed, Denoised, Failed
 from dlmc_runtime.scheduler import Limits, Scheduler
 from dlmc_runtime.serve.errors import FieldError
 from dlmc_runtime.serve.jobs import Job, Mailbox, Run, planned
 from dlmc_runtime.serve.models import Catalog, Served, Site
+from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.ticket import Ticket
 
 WAIT = 60.0
@@ -22,7 +24,7 @@ def denoised(forward):
     return Denoised(0, forward, 0, 4, nothing, nothing.astype(bool), nothing.astype(float))
 
 
-def http(*messages):
+def http(*messages, site=None):
     """A request whose client sends these messages and then nothing."""
     left = [*messages]
 
@@ -31,7 +33,8 @@ def http(*messages):
             return left.pop(0)
         return await asyncio.Event().wait()
 
-    return Request({"type": "http", "headers": []}, receive)
+    app = SimpleNamespace(state=SimpleNamespace(site=site))
+    return Request({"type": "http", "headers": [], "app": app}, receive)
 
 
 @pytest.fixture
@@ -236,13 +239,52 @@ def test_what_takes_long_to_compile_holds_up_only_its_like(shared):
 
     async def main():
         site = Site(Catalog([shared.served]))
-        held = [asyncio.ensure_future(planned(plan, shared.served, asked, site)) for _ in range(60)]
+        held = [
+            asyncio.ensure_future(planned(plan, shared.served, asked, http(site=site)))
+            for _ in range(60)
+        ]
         try:
-            plain = planned(lambda *_: "done", shared.served, other, site)
+            plain = planned(lambda *_: "done", shared.served, other, http(site=site))
             assert await asyncio.wait_for(plain, WAIT) == "done"
             assert len(begun) < 60
         finally:
             opened.set()
         assert await asyncio.gather(*held) == [asked] * 60
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("messages", "seconds", "error"),
+    [([{"type": "http.disconnect"}], 600.0, ClientDisconnect), ([], 0.05, DeadlineError)],
+)
+def test_who_leaves_or_runs_out_of_time_gives_up_the_turn_to_be_compiled(
+    shared, messages, seconds, error
+):
+    asked, begun = SimpleNamespace(response_format="a format"), []
+
+    async def main():
+        site = Site(Catalog([shared.served]), Settings(request_seconds=seconds))
+        for holder in range(int(site.compiling.total_tokens)):
+            site.compiling.acquire_on_behalf_of_nowait(holder)
+        with pytest.raises(error):
+            await planned(
+                lambda *given: begun.append(given),
+                shared.served,
+                asked,
+                http(*messages, site=site),
+            )
+        return site.compiling.statistics().tasks_waiting
+
+    assert asyncio.run(main()) == 0
+    assert begun == []
+
+
+def test_time_counts_from_the_arrival_of_a_request(shared):
+    async def main():
+        request = http(site=Site(Catalog([shared.served]), Settings(request_seconds=5.0)))
+        request.state.arrived = time.monotonic() - 10
+        with pytest.raises(DeadlineError, match="not done within its time"):
+            await planned(lambda *_: "done", shared.served, SimpleNamespace(), request)
 
     asyncio.run(main())

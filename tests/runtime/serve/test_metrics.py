@@ -1,10 +1,16 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.serve.metrics import COUNTERS, GAUGES, LABELLED
+
+WAIT = 60.0
+THREADS = 40  # of the pool that requests are planned on
 
 
 def samples(running):
@@ -100,3 +106,27 @@ def test_health_tells_of_an_engine_that_is_gone(serving, letters):
 @pytest.mark.parametrize("path", ["/metrics", "/health"])
 def test_these_are_only_read(shared, path):
     assert shared.client.post(path).status_code == 405
+
+
+def test_health_is_told_while_all_threads_are_busy(live, letters, monkeypatch):
+    running, busy, over = live(letters()), threading.Semaphore(0), threading.Event()
+
+    def plan(*_):
+        busy.release()
+        assert over.wait(WAIT)
+        raise KeyError
+
+    monkeypatch.setattr("dlmc_runtime.serve.completions._plan", plan)
+
+    def ask(_):
+        body = {"model": "test", "prompt": "abc"}
+        return httpx.post(f"{running.url}/v1/completions", json=body, timeout=WAIT)
+
+    with ThreadPoolExecutor(THREADS) as clients:
+        asked = [clients.submit(ask, number) for number in range(THREADS)]
+        try:
+            assert all(busy.acquire(timeout=WAIT) for _ in range(THREADS))
+            assert httpx.get(f"{running.url}/health", timeout=5).json() == {"status": "ok"}
+        finally:
+            over.set()
+        assert {one.result().status_code for one in asked} == {500}

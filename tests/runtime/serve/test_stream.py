@@ -149,6 +149,25 @@ def test_a_reader_that_stalls_is_dropped():
     assert cancelled
 
 
+def test_events_that_come_at_once_leave_the_loop_to_others():
+    seen = []
+
+    async def many():
+        other = asyncio.get_running_loop().create_task(elsewhere())
+        for number in range(10):
+            seen.append("event")
+            yield {"a": number}
+        await other
+
+    async def elsewhere():
+        for _ in range(5):
+            seen.append("other")
+            await asyncio.sleep(0)
+
+    send_all(many)
+    assert seen[:4] == ["event", "other"] * 2
+
+
 def test_numbers_that_json_lacks_are_a_defect():
     with pytest.raises(ValueError, match="JSON"):
         stream.encode({"a": float("nan")})

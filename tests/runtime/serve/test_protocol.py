@@ -1,0 +1,129 @@
+import logging
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from dlmc_runtime.serve.settings import Settings
+
+WAIT = 60.0
+SHORT = 0.2
+
+
+@pytest.fixture
+def impatient(live, letters, monkeypatch):
+    """A server that waits for a request `SHORT` seconds only, and for a reader as long."""
+    monkeypatch.setattr("dlmc_runtime.serve.server._KEEP_ALIVE_SECONDS", SHORT)
+    return live(letters(), Settings(stall_seconds=SHORT))
+
+
+@pytest.fixture
+def connect():
+    """Return what connects to a server; connections end with the test."""
+    opened = []
+
+    def to(running, received=None):
+        connection = socket.socket()
+        opened.append(connection)
+        if received is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, received)
+        connection.connect(("127.0.0.1", int(running.url.rpartition(":")[2])))
+        connection.settimeout(WAIT)
+        return connection
+
+    yield to
+    for connection in opened:
+        connection.close()
+
+
+def closed_while_sending(connection, data):
+    """Send the same again and again, and return whether the server ends the connection."""
+    connection.settimeout(SHORT / 4)
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        try:
+            connection.sendall(data)
+            if not connection.recv(1 << 16):
+                return True
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("data", [b"", b"a"])
+def test_a_request_must_arrive_in_time_however_it_is_sent(impatient, connect, data):
+    connection = connect(impatient)
+    connection.sendall(data)
+    assert closed_while_sending(connection, data)
+
+
+def test_the_next_request_of_a_connection_must_arrive_in_time_too(impatient, connect):
+    connection = connect(impatient)
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert closed_while_sending(connection, b"a")
+
+
+def test_a_body_that_was_refused_does_not_keep_a_connection(impatient, connect):
+    connection = connect(impatient)
+    connection.sendall(
+        b"POST /no HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    assert connection.recv(100).startswith(b"HTTP/1.1 404")
+    assert closed_while_sending(connection, b"1\r\na\r\n")
+
+
+def test_what_is_in_work_takes_as_long_as_it_takes(impatient):
+    impatient.engine.close_gate()
+    threading.Timer(4 * SHORT, impatient.engine.open_gate).start()
+    body = {"model": "test", "prompt": "abc", "max_tokens": 3}
+    response = httpx.post(f"{impatient.url}/v1/completions", json=body, timeout=WAIT)
+    assert response.json()["choices"][0]["text"] == "def"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
+def test_who_takes_nothing_of_an_answer_is_dropped(impatient, connect):
+    connection = connect(impatient, received=4096)
+    connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+    connections = impatient.server.server_state.connections
+    deadline = time.monotonic() + WAIT
+    seen = False
+    while time.monotonic() < deadline and not (seen and not connections):
+        seen = seen or bool(connections)
+        time.sleep(SHORT / 4)
+    assert seen
+    assert not connections
+
+
+def test_what_is_no_http_behind_a_refusal_is_no_defect(impatient, connect, caplog):
+    connection = connect(impatient)
+    connection.sendall(
+        b"POST /no HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    assert connection.recv(100).startswith(b"HTTP/1.1 404")
+    assert closed_while_sending(connection, b"no chunk\r\n")
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_who_asks_for_a_websocket_is_answered_in_http(impatient, connect, caplog):
+    connection = connect(impatient)
+    asks = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + asks + b"\r\n")
+    assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert caplog.records == []
+
+
+def test_the_access_log_shows_no_query(live, letters, connect, caplog, monkeypatch):
+    running = live(letters())
+    running.server.config.access_log = True
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
+    caplog.set_level("INFO", "uvicorn.access")
+    connection = connect(running)
+    connection.sendall(b"GET /health?key=hidden HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert '"GET /health HTTP/1.1" 200' in caplog.text
+    assert "hidden" not in caplog.text
