@@ -104,13 +104,15 @@ class EventStream(Response):
     async def _write(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(self.stall_seconds):
             await send({"type": "http.response.body", "body": data, "more_body": True})
-        await asyncio.sleep(0)  # a reader that keeps up would have the loop to itself otherwise
 
 
 async def lively(
     events: AsyncGenerator[Mapping[str, Any], None], seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """Encode events as they come, with a comment wherever none has come for ``seconds``."""
+    """Encode events as they come, with a comment wherever none has come for ``seconds``.
+
+    Each is waited for in a task of its own: events at hand do not keep the loop from others.
+    """
     coming: asyncio.Future[Mapping[str, Any] | None] | None = None
     async with aclosing(events):
         try:

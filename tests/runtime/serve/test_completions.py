@@ -241,7 +241,7 @@ def test_a_request_that_takes_too_long_is_a_504(serving, letters):
         "/v1/completions", {"model": "test", "prompt": "abc", "max_tokens": 20}
     )
     assert (status, param) == (504, None)
-    assert "1e-06 s" in message
+    assert "within its time" in message
 
 
 def test_a_failing_engine_is_a_503_and_the_next_request_is_served(serving, letters):

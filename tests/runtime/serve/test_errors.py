@@ -99,7 +99,7 @@ def test_unknown_paths_and_methods_have_the_same_form(shared):
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
-        ({"logit_bias": {}}, "logit_bias", "not supported here: leave it out"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "not supported here: leave it out"),
         ({"suffix": "x"}, "suffix", "/v1/fim/completions"),
         ({"messages": []}, "messages", "/v1/chat/completions"),
         ({"response_format": "json"}, "response_format", "must be an object"),

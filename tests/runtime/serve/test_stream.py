@@ -160,12 +160,13 @@ def test_events_that_come_at_once_leave_the_loop_to_others():
         await other
 
     async def elsewhere():
-        for _ in range(5):
+        for _ in range(100):
             seen.append("other")
             await asyncio.sleep(0)
 
     send_all(many)
-    assert seen[:4] == ["event", "other"] * 2
+    assert seen.count("event") == 10
+    assert "event event" not in " ".join(seen)
 
 
 def test_numbers_that_json_lacks_are_a_defect():
