@@ -9,7 +9,7 @@ import pytest
 from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
-SHORT = 0.2
+SHORT = 0.5
 
 
 @pytest.fixture
