@@ -89,9 +89,15 @@ def gain(needed: Mapping[Kind, int], seconds: Mapping[Use, float]) -> float:
     return AT_ONCE * one / eight
 
 
+def compared(engine: Engine) -> list[Use]:
+    """Return what an engine does for one row and for eight; `gain` reads nothing in between."""
+    found = uses(engine.manifest, engine.profiles)
+    return [use for use in found if use.profile.batch in (1, AT_ONCE)]
+
+
 def alone(engine: Engine) -> Mapping[Use, float]:
     """Return the time of every forward of one row and of eight, each timed by itself."""
-    probes = {use: Probe(engine, use) for use in uses(engine.manifest, engine.profiles)}
+    probes = {use: Probe(engine, use) for use in compared(engine)}
     times: dict[Use, list[float]] = {use: [] for use in probes}
     for _ in range(TURNS + 1):  # the first one warms up
         for use, probe in probes.items():
@@ -106,7 +112,7 @@ def floors(bundle: Bundle, engine: Engine, found: Rates) -> Mapping[Use, float]:
     weights = Weights.of(model, tied=head_is_tied(bundle))
     return {
         use: floor(work(model, weights, use.profile, "float32"), found).seconds
-        for use in uses(engine.manifest, engine.profiles)
+        for use in compared(engine)
     }
 
 

@@ -16,7 +16,7 @@ from dlmc_runtime.serve import chat, effort, errors, fields
 from dlmc_runtime.serve.chat import ChatBody
 from dlmc_runtime.serve.chat_answers import ChatCompletion
 from dlmc_runtime.serve.errors import FieldError
-from dlmc_runtime.serve.fields import Asked
+from dlmc_runtime.serve.fields import WholeBody
 from dlmc_runtime.serve.messages import Message
 from dlmc_runtime.serve.models import Site
 from dlmc_runtime.serve.strict import StrictRoute
@@ -35,7 +35,7 @@ _NEEDED = "code_to_edit"
 _TAG = re.compile(rf"<\|(/?)({'|'.join(SECTIONS)})\|>")
 
 
-class EditBody(Asked):
+class EditBody(WholeBody):
     """A request for the next edit."""
 
     model: str = Field(max_length=256, description="A name that /v1/models lists.")

@@ -64,7 +64,7 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
     return value is None or (alike and bool(value == NEUTRAL[name]))
 
 
-class Asked(Body):
+class WholeBody(Body):
     """The whole body of a request. Clients send some fields always: neutral ones are dropped."""
 
     @model_validator(mode="before")
@@ -110,7 +110,7 @@ else:
     Diffusion = create_model("Diffusion", __base__=_Diffusion, __doc__=about, **_OPTIONS)
 
 
-class Generation(Asked):
+class Generation(WholeBody):
     """What every generating endpoint takes.
 
     Attributes:
