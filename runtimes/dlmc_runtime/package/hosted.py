@@ -9,6 +9,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
+ANSWER_SECONDS = 10.0
+"""How long answers may still take once an application has shut down."""
+
 
 class Hosted:
     """Runs an application's lifespan, and coroutines beside it, on a thread.
@@ -37,14 +40,29 @@ class Hosted:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Let what runs finish, as long as the application allows, and stop the loop."""
+        """Let what runs finish, as long as the application allows, and stop the loop.
+
+        An application that has shut down has nothing more to do, but what was done may still have
+        to be told: coroutines have `ANSWER_SECONDS` for that, and are cancelled then.
+        """
         try:
-            self.run(self._lifespan.aclose()).result()
+            self.run(self._finish()).result()
         finally:
             self._stop()
 
     async def _start(self) -> None:
         await self._lifespan.enter_async_context(self.app.router.lifespan_context(self.app))
+
+    async def _finish(self) -> None:
+        try:
+            await self._lifespan.aclose()
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                _, late = await asyncio.wait(others, timeout=ANSWER_SECONDS)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,9 +1,11 @@
+import asyncio
 import threading
 from contextlib import asynccontextmanager
 
 import pytest
 from fastapi import FastAPI
 
+from dlmc_runtime.package import hosted as module
 from dlmc_runtime.package.hosted import Hosted
 
 
@@ -45,4 +47,48 @@ def test_an_application_that_cannot_start_leaves_no_thread():
 
     with pytest.raises(ValueError, match="no"):
         Hosted(FastAPI(lifespan=lifespan))
+    assert "dlmc-app" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_was_done_is_told_after_the_application_has_stopped(app, seen):
+    async def tell():
+        while ("stop", "dlmc-app") not in seen:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        seen.append("told")
+
+    hosted = Hosted(app)
+    telling = hosted.run(tell())
+    hosted.close()
+    assert telling.done()
+    assert seen[-1] == "told"
+
+
+def test_what_never_ends_is_cancelled(app, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    hosted = Hosted(app)
+    waiting = hosted.run(wait())
+    hosted.close()
+    assert waiting.cancelled()
+
+
+def test_an_application_that_fails_to_stop_lets_answers_be_told(seen):
+    @asynccontextmanager
+    async def lifespan(app):
+        yield
+        raise ValueError("no")
+
+    async def tell():
+        await asyncio.sleep(0.05)
+        seen.append("told")
+
+    hosted = Hosted(FastAPI(lifespan=lifespan))
+    hosted.run(tell())
+    with pytest.raises(ValueError, match="no"):
+        hosted.close()
+    assert seen == ["told"]
     assert "dlmc-app" not in [thread.name for thread in threading.enumerate()]
