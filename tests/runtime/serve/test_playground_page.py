@@ -287,7 +287,8 @@ def test_a_replay_ends_at_the_last_state(visit):
     page = visit()
     say(page, "Once more")
     finished(page)
-    page.clock.install()
+    page.clock.install(time=0)
+    page.clock.pause_at(1)
     page.click("text=Replay")
     assert states(page)["committed"] == 4
     assert page.text_content(".play") == "Pause"
