@@ -216,7 +216,7 @@ def test_logprobs_of_a_stream_come_with_its_last_piece(serving, random_model, re
 
 
 def test_an_error_ends_a_stream(serving, letters, read_events):
-    running = serving(letters(), Settings(request_seconds=0.2))
+    running = serving(letters(), Settings(request_seconds=1.0))
     running.engine.close_gate()
     running.engine.let(2)
     try:
@@ -226,7 +226,7 @@ def test_an_error_ends_a_stream(serving, letters, read_events):
             json={"model": "test", "prompt": "abc", "max_tokens": 20, "stream": True},
         ) as response:
             assert running.engine.waiting.wait(60)
-            time.sleep(0.3)  # until the time is up
+            time.sleep(1.1)  # until the time is up
             running.engine.open_gate()
             response.read()
     finally:
