@@ -729,7 +729,9 @@ class Sick:
 
     def forward(self, inputs, cache, stores):
         said = self.engine.forward(inputs, cache, stores)
-        slots = np.flatnonzero(inputs.input_ids[:, 0] == 59)
+        # Padding keeps the tokens of an earlier row, in a slot that another may have by now.
+        fed = [rows is not None for rows in inputs.filled_for]
+        slots = np.flatnonzero(fed & (inputs.input_ids[:, 0] == 59))
         arrays = {name: array.copy() for name, array in said.arrays().items()}
         for slot in slots:
             for array in [a for a in arrays.values() if a.dtype.kind == "f"]:
