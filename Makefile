@@ -10,6 +10,8 @@ QUESTION ?= 458+386=?
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Modules are compiled when they are first imported, which most of them never are.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 BENCH ?= accuracy precision lowering_error overhead denoise_forward end_to_end dual_cache \
     serving structured samplers experts diffusion_gemma engine_load export_memory install_size \
     startup
@@ -32,13 +34,12 @@ environment: ## Install dlmc and its tools into .venv, if pyproject.toml is newe
 $(STAMP): pyproject.toml
 	@echo "Installing into $(VENV); the first time takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) '$(TORCH)'
+	$(INSTALL) -e '.[dev]'
 	# For its tritonserver program alone: its own Python code asks for an older numpy.
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nvidia-pytriton
+	-$(INSTALL) --no-deps nvidia-pytriton
 	# Its Triton is 24.10, whose models cannot read numpy 2: tests give them this one.
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	    --target $(VENV)/share/triton-python 'numpy<2'
+	-$(INSTALL) --no-deps --target $(VENV)/share/triton-python 'numpy<2'
 	@touch $@
 
 demo: $(TINY:%=demo-%) ## Export, build, validate and run the shipped checkpoints
