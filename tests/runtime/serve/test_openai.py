@@ -1,6 +1,7 @@
 """The official client of OpenAI, against a real server."""
 
 import threading
+import time
 
 import openai
 import pytest
@@ -93,9 +94,16 @@ def test_errors_are_those_the_client_knows(opened):
 
 
 def test_an_error_in_a_stream_is_raised(live, letters):
-    running = live(letters(), Settings(request_seconds=0.5))
-    running.engine.close_gate()  # so that the time is up in the middle of a forward
-    threading.Timer(1.0, running.engine.open_gate).start()
+    running = live(letters(), Settings(request_seconds=1.0))
+    engine = running.engine
+    engine.close_gate()
+
+    def end_the_forward():
+        assert engine.waiting.wait(60)
+        time.sleep(1.1)  # until the time is up, in its middle
+        engine.open_gate()
+
+    threading.Thread(target=end_the_forward).start()
     with OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
         stream = client.completions.create(model="test", prompt="abc", stream=True)
         with pytest.raises(openai.APIError, match="was not done within"):
