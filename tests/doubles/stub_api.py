@@ -161,7 +161,8 @@ def create_app(script: Script) -> FastAPI:
         if denied := refused(request):
             return denied
         body = await request.json()
-        script.bodies.append((path, body))
+        test = script.bodies  # which are new once the script is reset
+        test.append((path, body))
         if script.error is not None:
             status, error, headers = script.error
             return JSONResponse({"error": error}, status, headers)
@@ -174,7 +175,7 @@ def create_app(script: Script) -> FastAPI:
                     for at in range(0, len(data), size):
                         yield data[at : at + size]
             except (asyncio.CancelledError, GeneratorExit):
-                script.left += 1
+                script.left += test is script.bodies
                 raise
 
         return StreamingResponse(noticed(), media_type="text/event-stream")

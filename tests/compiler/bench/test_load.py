@@ -1,5 +1,6 @@
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ class Front:
 
     def send(self, index, done):
         with self.lock:
-            self.sent.append(index)
             self.flying += 1
             self.most = max(self.most, self.flying)
+            self.sent.append(index)  # last: who sees it finds it counted
 
         def end():
             self.open.acquire()
@@ -62,8 +63,8 @@ def test_arrivals_have_their_rate_and_no_memory():
 def test_the_first_arrival_is_at_once_and_others_fall_due_whoever_is_late(monkeypatch):
     now = [100.0]
     slept: list[float] = []
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", slept.append)
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
+    monkeypatch.setattr("dlmc.bench.load.time", clock)
     pace, twin = Poisson(1.0, 3), Poisson(1.0, 3)
     pace.wait()
     first, second = twin.gap(), twin.gap()

@@ -295,7 +295,7 @@ def test_a_vocabulary_in_parts_gives_what_the_whole_gives(vocab, parts):
 
 def test_expected_embeddings_are_means_at_the_temperature():
     generator = torch.Generator().manual_seed(0)
-    logits, table = torch.randn(1, 4, 300, generator=generator), torch.randn(300, 8)
+    logits, table = (torch.randn(*s, generator=generator) for s in ((1, 4, 300), (300, 8)))
     found = Head(300, 4, [])(
         logits,
         torch.tensor([0.7]),

@@ -43,9 +43,13 @@ def model(backend, packaged):
 LONG = {"prompt": "7*6=", "max_tokens": 150, "diffusion": {"ignore_eos": True}}
 
 
+def served(model):
+    (found,) = loading.loaded(model._hosted.app)
+    return found
+
+
 def statistics(model):
-    (served,) = loading.loaded(model._hosted.app)
-    return served.scheduler.statistics()
+    return served(model).scheduler.statistics()
 
 
 def text(responses):
@@ -101,14 +105,22 @@ def test_another_model_is_not_found(model):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cancelled_request_leaves_and_others_stay(model, alone, stream):
+def test_a_cancelled_request_leaves_and_others_stay(model, alone, monkeypatch, stream):
     prompt, expected = next(iter(alone.items()))
     gone = Request(request=json.dumps({**LONG, "stream": stream}))
     gone.sender.cancelled = True
+    engine = served(model).generator.engine
+    forward = engine.forward
+
+    def late(*given):
+        assert gone.sender.ended.wait(fake_triton.WAIT)
+        return forward(*given)
+
+    monkeypatch.setattr(engine, "forward", late)
     stays = Request(request=json.dumps({"prompt": prompt}))
     model.execute([gone, stays])
     assert text(stays.sender.wait()) == expected
-    assert gone.sender.ended.wait(fake_triton.WAIT)
+    assert served(model).scheduler.wait(fake_triton.WAIT)
     assert statistics(model).cancelled == 1
 
 

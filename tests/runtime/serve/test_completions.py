@@ -1,5 +1,4 @@
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -215,8 +214,8 @@ def test_logprobs_of_a_stream_come_with_its_last_piece(serving, random_model, re
     assert not any(found[:-1])
 
 
-def test_an_error_ends_a_stream(serving, letters, read_events):
-    running = serving(letters(), Settings(request_seconds=1.0))
+def test_an_error_ends_a_stream(serving, letters, read_events, run_out):
+    running = serving(letters())
     running.engine.close_gate()
     running.engine.let(2)
     try:
@@ -226,7 +225,7 @@ def test_an_error_ends_a_stream(serving, letters, read_events):
             json={"model": "test", "prompt": "abc", "max_tokens": 20, "stream": True},
         ) as response:
             assert running.engine.waiting.wait(60)
-            time.sleep(1.1)  # until the time is up
+            run_out(running.served)
             running.engine.open_gate()
             response.read()
     finally:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import resource
+import time
 from itertools import pairwise
 
 import httpx
@@ -19,11 +20,12 @@ def prompts(count):
     return [tasks[i % 3].format(i % 10, (7 * i + 3) % 10) for i in range(count)]
 
 
-async def ask_all(url, bodies, at_once):
-    """Return the responses, in order."""
+async def ask_all(url, bodies, at_once, *heard):
+    """Return the responses, in order; ``heard`` are called with each when it comes."""
     gate = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=at_once)
-    async with httpx.AsyncClient(timeout=WAIT, limits=limits) as client:
+    hooks = {"response": [*heard]}
+    async with httpx.AsyncClient(timeout=WAIT, limits=limits, event_hooks=hooks) as client:
 
         async def ask(body):
             async with gate:
@@ -65,15 +67,11 @@ def test_where_too_many_come_some_are_told_to_come_again(live, letters):
     running.engine.close_gate()
     body = {"model": "test", "prompt": "abc", "max_tokens": 3}
 
-    async def main():
-        asking = asyncio.ensure_future(ask_all(running.url, [body] * 20, 20))
-        while running.app.state.site.active:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.5)
-        running.engine.open_gate()
-        return await asking
+    async def go_on(response):
+        if response.status_code == 429:
+            running.engine.open_gate()
 
-    responses = asyncio.run(main())
+    responses = asyncio.run(ask_all(running.url, [body] * 20, 20, go_on))
     statuses = [response.status_code for response in responses]
     assert set(statuses) == {200, 429}
     for response in responses:
@@ -114,7 +112,11 @@ def test_memory_is_flat_however_many_requests_come(live, letters):
     # A leak grows in every round; the allocator, and what other tests have left, in some.
     assert min(after - before for (before, _), (after, _) in pairwise(rounds)) < 8 << 20
     assert min(after - before for (_, before), (_, after) in pairwise(rounds)) < 500
+    assert running.served.scheduler.wait(WAIT)
     statistics = running.served.scheduler.statistics()
     assert statistics.finished["length"] == 500
     assert statistics.active == statistics.waiting == 0
+    deadline = time.monotonic() + WAIT
+    while running.app.state.site.active and time.monotonic() < deadline:  # its answer is there
+        time.sleep(0.01)
     assert running.app.state.site.active == 0

@@ -126,7 +126,7 @@ def test_health_is_told_while_all_threads_are_busy(live, letters, monkeypatch):
         asked = [clients.submit(ask, number) for number in range(THREADS)]
         try:
             assert all(busy.acquire(timeout=WAIT) for _ in range(THREADS))
-            assert httpx.get(f"{running.url}/health", timeout=5).json() == {"status": "ok"}
+            assert httpx.get(f"{running.url}/health", timeout=WAIT / 2).json() == {"status": "ok"}
         finally:
             over.set()
         assert {one.result().status_code for one in asked} == {500}

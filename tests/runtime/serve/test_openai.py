@@ -1,7 +1,6 @@
 """The official client of OpenAI, against a real server."""
 
 import threading
-import time
 
 import openai
 import pytest
@@ -93,14 +92,14 @@ def test_errors_are_those_the_client_knows(opened):
         opened.with_options(api_key="another-key").models.list()
 
 
-def test_an_error_in_a_stream_is_raised(live, letters):
-    running = live(letters(), Settings(request_seconds=1.0))
+def test_an_error_in_a_stream_is_raised(live, letters, run_out):
+    running = live(letters())
     engine = running.engine
     engine.close_gate()
 
     def end_the_forward():
         assert engine.waiting.wait(60)
-        time.sleep(1.1)  # until the time is up, in its middle
+        run_out(running.served)  # in its middle
         engine.open_gate()
 
     threading.Thread(target=end_the_forward).start()

@@ -460,7 +460,7 @@ def test_a_run_can_be_stopped(visit, script, by):
     page.wait_for_selector("#chat-form [type=submit]")
     assert "stopped" in page.text_content(".numbers")
     assert states(page)["masked"] > 0
-    for _ in range(500):  # until the server has noticed, which is its own affair
+    for _ in range(6000):  # until the server has noticed, which is its own affair
         if script.left:
             break
         page.wait_for_timeout(10)

@@ -19,6 +19,8 @@ START = "from dlmc.cli.app import main; main()"
 BODY = {"model": "tiny-sdar", "prompt": "add 12 and 30", "max_tokens": 64}
 # Enough forwards to be in the middle of: one position each, and no end before the length.
 LONG = {**BODY, "diffusion": {"ignore_eos": True, "sampler": "sequential"}, "max_tokens": 160}
+# More than fits between a server and who does not read it: it goes on until its client leaves.
+ENDLESS = {**LONG, "prompt": [LONG["prompt"]] * 64, "stream": True, "diffusing": True}
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_a_host_must_be_an_address_of_this_machine(host):
 def test_a_server_answers_over_a_real_socket(live, letters):
     url = live(letters()).url
     body = {"model": "test", "prompt": "abc", "max_tokens": 3}
-    response = httpx.post(f"{url}/v1/completions", json=body)
+    response = httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT)
     assert response.json()["choices"][0]["text"] == "def"
     assert "server" not in response.headers
 
@@ -73,7 +75,8 @@ def test_a_client_that_leaves_its_stream_frees_the_row_within_a_forward(live, le
     engine, scheduler = running.engine, running.served.scheduler
     engine.close_gate()
     body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": True}
-    with httpx.stream("POST", f"{running.url}/v1/completions", json=body) as response:
+    asked = httpx.stream("POST", f"{running.url}/v1/completions", json=body, timeout=WAIT)
+    with asked as response:
         lines = response.iter_lines()
         engine.let(3)
         next(lines)
@@ -122,7 +125,8 @@ def test_a_slow_reader_stalls_nobody(live, letters):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, stream):
+def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, monkeypatch, stream):
+    monkeypatch.setattr("dlmc_runtime.serve.server._CLOSING_SECONDS", WAIT)
     running = live(letters(), Settings(drain_seconds=0.05))
     engine = running.engine
     engine.close_gate()
@@ -148,9 +152,8 @@ def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, st
 
 @pytest.mark.slow
 def test_sigterm_lets_what_runs_finish_and_nothing_else_in(process):
-    child, url = process()
+    child, url = process("--drain-timeout", "600")
     done = []
-
     many = {**LONG, "prompt": [LONG["prompt"]] * 3}
 
     def ask():
@@ -161,21 +164,16 @@ def test_sigterm_lets_what_runs_finish_and_nothing_else_in(process):
         thread.start()
     while _rows(url) < 6 * 3:
         time.sleep(0.01)
-    child.send_signal(signal.SIGTERM)
-    refused = None
-    while refused is None and child.poll() is None:
-        try:
-            health = httpx.get(f"{url}/health", timeout=WAIT)
-            refused = httpx.post(f"{url}/v1/completions", json=BODY, timeout=WAIT)
-        except httpx.TransportError:
-            break
-        refused = refused if health.status_code == 503 else None
+    with httpx.stream("POST", f"{url}/v1/completions", json=ENDLESS, timeout=WAIT):
+        child.send_signal(signal.SIGTERM)
+        while httpx.get(f"{url}/health", timeout=WAIT).status_code == 200:
+            time.sleep(0.01)
+        refused = httpx.post(f"{url}/v1/completions", json=BODY, timeout=WAIT)
     for thread in threads:
         thread.join(WAIT)
     assert child.wait(WAIT) == 0
     assert [response.status_code for response in done] == [200] * 6
     assert {response.json()["usage"]["completion_tokens"] for response in done} == {3 * 160}
-    assert refused is not None
     assert refused.status_code == 503
     assert "retry-after" in refused.headers
 
@@ -183,10 +181,7 @@ def test_sigterm_lets_what_runs_finish_and_nothing_else_in(process):
 @pytest.mark.slow
 def test_a_second_signal_ends_a_server_at_once(process):
     child, url = process("--drain-timeout", "600")
-    many = {**LONG, "prompt": [LONG["prompt"]] * 64, "stream": True}
-    with httpx.stream("POST", f"{url}/v1/completions", json=many, timeout=WAIT) as response:
-        lines = response.iter_lines()  # which hang up once nobody holds them
-        next(lines)
+    with httpx.stream("POST", f"{url}/v1/completions", json=ENDLESS, timeout=WAIT):
         child.send_signal(signal.SIGINT)
         while httpx.get(f"{url}/health", timeout=WAIT).status_code == 200:
             time.sleep(0.01)
