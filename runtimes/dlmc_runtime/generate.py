@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack, cast, overload
@@ -66,6 +66,8 @@ class Generator:
     def __init__(self, engine: Engine, text: TextCodec | None) -> None:
         self.engine, self.text = engine, text
         self.sampler = _default_sampler(engine.manifest)
+        # One for all threads: what two of them ask for at once is compiled once.
+        self._compiler = None if text is None else Compiler(text, engine.manifest)
 
     @classmethod
     def load(cls, bundle: str | Path, target: str = "onnxruntime-cpu") -> "Generator":
@@ -94,16 +96,16 @@ class Generator:
         """The bundle's manifest."""
         return self.engine.manifest
 
-    @cached_property
+    @property
     def constraints(self) -> Compiler:
         """Makes constraints from regular expressions and JSON schemas.
 
         Raises:
             RequestError: the bundle has no tokenizer.
         """
-        if self.text is None:
+        if self._compiler is None:
             raise RequestError("the bundle has no tokenizer", "give no constraint")
-        return Compiler(self.text, self.manifest)
+        return self._compiler
 
     @property
     def profiles(self) -> tuple[Profile, ...]:

@@ -86,8 +86,9 @@ class Scheduler:
         with self._changed:
             if self._thread is not None or self._closing:
                 return
-            self._thread = threading.Thread(target=self._run, name="dlmc-scheduler", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="dlmc-scheduler", daemon=True)
+            thread.start()
+            self._thread = thread  # only one that runs can be waited for
 
     def submit(
         self,
@@ -228,9 +229,7 @@ class Scheduler:
             began = time.perf_counter()
             self._let_go()
             self._admit()
-            for pool in [*self._pools.values()]:
-                if pool.seats:
-                    self._failures = 0 if pool.turn() else self._failures + 1
+            self._advance()
 
     def _let_go(self) -> None:
         """Take out whoever has left or has no time left."""
@@ -345,6 +344,15 @@ class Scheduler:
             if self._left() < self._bytes(most, context):
                 del self._pools[key]
         return True
+
+    def _advance(self) -> None:
+        """Run a forward of every batch that is used; hold none of them after it.
+
+        The memory of one that is closed later must be free before another is opened.
+        """
+        for pool in [*self._pools.values()]:
+            if pool.seats:
+                self._failures = 0 if pool.turn() else self._failures + 1
 
     def _fail(self, ticket: Ticket, error: DlmcError) -> None:
         self._counts.failed[type(error).__name__] += 1

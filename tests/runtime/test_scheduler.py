@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlmc_runtime.cache import cache_shapes
+from dlmc_runtime.cache import Cache, cache_shapes
 from dlmc_runtime.engines.base import Outputs
 from dlmc_runtime.errors import DeadlineError, DlmcError, EngineError, OverloadError, RequestError
 from dlmc_runtime.events import Committed, Denoised, Event, Failed, Finished
@@ -507,6 +507,21 @@ def test_closing_what_was_never_started_fails_what_waits(gated):
     assert scheduler.wait(WAIT)
 
 
+def test_closing_where_no_thread_could_be_started_fails_what_waits(gated, monkeypatch):
+    def no(thread):
+        raise RuntimeError("can't start new thread")
+
+    scheduler = gated()
+    ticket = ask(scheduler)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no)
+        with pytest.raises(RuntimeError, match="new thread"):
+            scheduler.start()
+    scheduler.close()
+    with pytest.raises(OverloadError, match="shut down"):
+        ticket.result(0)
+
+
 def test_an_engine_that_fails_again_and_again_is_not_alive_until_it_works(gated):
     scheduler = gated()
     scheduler.gate.release()
@@ -634,6 +649,28 @@ def test_a_batch_is_closed_for_another_that_needs_its_memory(gated):
             assert ask(scheduler).result(WAIT).tokens == answer([7], 4)
             assert scheduler.wait(WAIT)
             assert [*scheduler._pools] == [(2, 16)]
+
+
+def test_the_memory_of_a_closed_batch_is_free_before_another_is_opened(gated, monkeypatch):
+    scheduler = bounded(gated, (2, 64))
+    scheduler.gate.release()
+    cache = type(scheduler.gate.engine).cache
+    opened: list[weakref.ref[Cache]] = []
+    held: list[list[bool]] = []
+
+    def noting(engine, batch, size):
+        gc.collect()
+        held.append([one() is not None for one in opened])
+        made = cache(engine, batch, size)
+        opened.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(type(scheduler.gate.engine), "cache", noting)
+    with scheduler:
+        for asked in (long, ask, long):
+            asked(scheduler).result(WAIT)
+            assert scheduler.wait(WAIT)
+    assert held == [[], [False], [False, False]]
 
 
 def test_nobody_waits_for_ever_for_the_memory_that_others_use(gated):

@@ -27,6 +27,7 @@ class Hosted:
         self.app = app
         self._loop = asyncio.new_event_loop()
         self._lifespan = AsyncExitStack()
+        self._running: set[Future[None]] = set()  # a loop alone does not keep what waits alive
         self._thread = threading.Thread(target=self._loop.run_forever, name="dlmc-app")
         self._thread.start()
         try:
@@ -37,7 +38,10 @@ class Hosted:
 
     def run(self, work: Coroutine[Any, Any, None]) -> "Future[None]":
         """Start a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return running
 
     def close(self) -> None:
         """Let what runs finish, as long as the application allows, and stop the loop.

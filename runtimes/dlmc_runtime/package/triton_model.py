@@ -81,6 +81,9 @@ class TritonPythonModel:
             answer.finish()
         except DlmcError as error:
             answer.fail(400, str(error))
+        except asyncio.CancelledError:  # the model stops, and waits no longer
+            answer.fail(503, "the server was shut down: ask another one")
+            raise
         except Exception:  # noqa: BLE001  (whatever it is, the client is told and Triton goes on)
             _LOG.exception("a request to %s failed", self._model)
             answer.fail(500, "the model made a mistake: the server's log says which")

@@ -114,7 +114,6 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        scope["query_string"] = b""  # means nothing here, and may hold a key: it is in no log
         headers = Headers(scope=scope)
         refused = self._refuse_host(headers)
         guarded = scope["path"].startswith(GUARDED)

@@ -32,7 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
+    except (OSError, UnicodeError):  # the second of what no name can be
         raise UsageError(f"--host {host} is no address", "give 127.0.0.1 or 0.0.0.0") from None
     family, kind, protocol, _, address = found[0]
     opened = socket.socket(family, kind, protocol)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -86,6 +86,13 @@ class EventStream(Response):
     async def _send(self, scope: Scope, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
+        with suppress(
+            TimeoutError
+        ):  # the reader stalls; an unfinished response closes its connection
+            await self._send_events(scope, send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, scope: Scope, send: Send) -> None:
         async with aclosing(lively(self.events, self.quiet_seconds)) as pieces:
             try:
                 async for piece in pieces:
@@ -95,11 +102,10 @@ class EventStream(Response):
                 _, said, _ = errors.describe(error, draining=errors.is_draining(scope))
                 await self._write(send, encode(said))
             except TimeoutError:
-                return  # the reader stalls; an unfinished response closes its connection
+                raise
             except Exception:  # noqa: BLE001  (the status is sent: what is left is to say so)
                 _LOG.exception("a stream broke off")
                 await self._write(send, encode(errors.internal()))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(self.stall_seconds):

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 from contextlib import asynccontextmanager
 
@@ -74,6 +75,26 @@ def test_what_never_ends_is_cancelled(app, monkeypatch):
     waiting = hosted.run(wait())
     hosted.close()
     assert waiting.cancelled()
+
+
+def test_what_nobody_else_holds_is_not_forgotten(app, seen, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
+
+    async def wait() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+
+    async def collect() -> None:
+        gc.collect()
+
+    hosted = Hosted(app)
+    hosted.run(wait())
+    hosted.run(collect()).result()
+    hosted.close()
+    assert seen.index("begun") < seen.index("cancelled")
 
 
 def test_an_application_that_fails_to_stop_lets_answers_be_told(seen):

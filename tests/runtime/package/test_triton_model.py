@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import sys
@@ -9,7 +10,8 @@ import pytest
 from fake_triton import Request, TritonError
 
 from dlmc_runtime.errors import UsageError
-from dlmc_runtime.package import loading
+from dlmc_runtime.package import hosted, loading
+from dlmc_runtime.package.exchange import Exchange
 from dlmc_runtime.package.triton_model import TritonPythonModel, read_options
 
 
@@ -148,6 +150,23 @@ def test_stopping_waits_for_answers(backend, packaged, alone):
         time.sleep(0.001)
     model.finalize()
     assert text(request.sender.wait()) == expected
+
+
+def test_who_is_not_answered_when_the_model_stops_is_told(backend, packaged, monkeypatch):
+    async def never(exchange):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(hosted, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(Exchange, "run", never)
+    model = TritonPythonModel()
+    model.initialize(arguments(packaged("triton") / "tiny"))
+    request = Request(text_input="a")
+    model.execute([request])
+    model.finalize()
+    assert request.sender.ended.is_set()
+    with pytest.raises(TritonError, match="shut down") as caught:
+        request.sender.wait()
+    assert caught.value.code == TritonError.UNAVAILABLE
 
 
 def test_what_cannot_be_loaded_is_one_sentence(backend, packaged):

@@ -5,6 +5,7 @@ from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import app
 from dlmc_runtime.serve.errors import RESPONSES
 from dlmc_runtime.serve.models import Catalog, Served
+from dlmc_runtime.serve.settings import Settings
 
 
 def test_the_description_lists_every_path_and_its_errors(shared):
@@ -46,3 +47,27 @@ def test_what_runs_may_finish_when_the_application_ends(letters):
     asyncio.run(main())
     assert isinstance(seen[-1], Finished)
     assert not served.scheduler.alive
+
+
+def test_what_stands_in_a_query_is_in_no_log(letters):
+    generator = letters()
+    served = Served("test", generator, Scheduler(generator))
+    made = app.create_app(Catalog([served]), Settings(cors_origins=("http://a.example",)))
+    headers = [(b"origin", b"http://a.example"), (b"access-control-request-method", b"GET")]
+    for method in ("OPTIONS", "GET"):  # the first is answered by who is asked first
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": "/health",
+            "query_string": b"api_key=secret",
+            "headers": headers,
+        }
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            del message
+
+        asyncio.run(made(scope, receive, send))
+        assert scope["query_string"] == b""

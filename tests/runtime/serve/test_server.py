@@ -56,7 +56,7 @@ def test_a_port_is_taken_once():
             bind("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("host", ["not a host", "203.0.113.7"])
+@pytest.mark.parametrize("host", ["not a host", "203.0.113.7", "a" * 64, "a..b"])
 def test_a_host_must_be_an_address_of_this_machine(host):
     with pytest.raises(UsageError, match="is no address"):
         bind(host, 0)

@@ -212,3 +212,19 @@ def test_characters_of_several_bytes_are_whole(serving, letters, read_events):
     response = running.complete(max_tokens=len(ids), stream=True, diffusing=True)
     *_, last = [event for event in read_events(response)[:-1] if "diffusion" in event]
     assert last["diffusion"]["text"] == "a🙂é"
+
+
+@pytest.mark.parametrize("error", [EngineError("no", "go"), RuntimeError("no")])
+def test_a_reader_that_takes_no_error_is_dropped_quietly(error):
+    def fail():
+        raise error
+
+    async def broken():
+        yield fail()
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    _, _, cancelled = send_all(broken, send=send, stall=0.01)
+    assert cancelled
