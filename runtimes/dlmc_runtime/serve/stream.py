@@ -86,9 +86,8 @@ class EventStream(Response):
     async def _send(self, scope: Scope, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        with suppress(
-            TimeoutError
-        ):  # the reader stalls; an unfinished response closes its connection
+        # A reader that stalls ends it: an unfinished response closes its connection.
+        with suppress(TimeoutError):
             await self._send_events(scope, send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
