@@ -9,6 +9,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from dlmc_runtime.serve import jobs
+
 ANSWER_SECONDS = 10.0
 """How long answers may still take once an application has shut down."""
 
@@ -64,9 +66,7 @@ class Hosted:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             if others:
                 _, late = await asyncio.wait(others, timeout=ANSWER_SECONDS)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
+                await jobs.stop(*late)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
