@@ -32,7 +32,7 @@ from dlmc.export.passes.name_io import NameIo
 from dlmc.export.passes.name_nodes import NameNodes
 from dlmc.export.passes.repeat_layer import RepeatLayer, kinds_to_trace
 from dlmc.export.passes.strip_metadata import StripMetadata
-from dlmc.export.translation import TRANSLATIONS
+from dlmc.export.translation import TRANSLATIONS, decomposing_where_needed
 from dlmc_runtime.manifest import TensorSpec
 from dlmc_runtime.version import __version__
 
@@ -120,7 +120,7 @@ def _export(
     tensors = {spec.name: _example(spec, sizes) for spec in specs}
     dims = {s.name: {i: d for i, d in enumerate(s.shape) if isinstance(d, str)} for s in specs}
     # To look up a result of symbolic sizes takes longer than to work it out.
-    with tracing.patch(fake_tensor_cache_enabled=False):
+    with decomposing_where_needed(), tracing.patch(fake_tensor_cache_enabled=False):
         program = torch.onnx.export(
             module,
             kwargs=arguments(tensors),
