@@ -69,6 +69,7 @@ class Scheduler:
         self._failures = 0
         self._draining = self._closing = self._working = False
         self._thread: threading.Thread | None = None
+        self._began: float | None = None  # the round of forwards that is under way
         self._cache_bytes = self.limits.cache_bytes
         if self._cache_bytes is None:
             free = preflight.ThisMachine().free_memory(gpu=False)
@@ -133,22 +134,44 @@ class Scheduler:
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, seconds)
 
-    def close(self) -> None:
-        """Fail what waits or runs, and end the thread; calling it again does nothing."""
+    def close(self, seconds: float | None = None) -> bool:
+        """Fail what waits or runs, and end the thread; calling it again does nothing.
+
+        Args:
+            seconds: how long the forward that is under way may keep everybody waiting; None for
+                as long as it takes.
+
+        Returns:
+            Whether the thread has ended. If not, the engine is in a forward, and in use.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             thread = self._thread
         if thread is None:
             self._end()
-        else:
-            thread.join()
+            return True
+        thread.join(seconds)
+        if not thread.is_alive():
+            return True
+        with self._changed:
+            waiting = self._queue.remove(_everybody)
+        pools = [*self._pools.values()]  # whose rows leave once the forward has come back
+        seated = [seat.ticket for pool in pools for seat in [*pool.seats.values()]]
+        self._shut_out(waiting + seated)
+        return False
 
     @property
     def alive(self) -> bool:
         """Whether it serves: its thread runs, and the engine does not fail again and again."""
         runs = self._thread is not None and self._thread.is_alive()
         return runs and not self._closing and self._failures < _BROKEN_AFTER
+
+    @property
+    def round_seconds(self) -> float:
+        """How long the round of forwards that is under way has lasted; 0 between rounds."""
+        began = self._began
+        return 0.0 if began is None else time.perf_counter() - began
 
     @property
     def draining(self) -> bool:
@@ -214,19 +237,17 @@ class Scheduler:
             self._end()
 
     def _serve(self) -> None:
-        began: float | None = None
         while True:
             with self._changed:
-                if began is not None:
-                    self._counts.busy_seconds += time.perf_counter() - began
-                self._working = False
+                self._counts.busy_seconds += self.round_seconds
+                self._began, self._working = None, False
                 if not self._has_work:
                     self._changed.notify_all()
                 self._changed.wait_for(lambda: self._has_work or self._closing)
                 self._working = True
                 if self._closing:
                     return
-            began = time.perf_counter()
+            self._began = time.perf_counter()
             self._let_go()
             self._admit()
             self._advance()
@@ -355,8 +376,13 @@ class Scheduler:
                 self._failures = 0 if pool.turn() else self._failures + 1
 
     def _fail(self, ticket: Ticket, error: DlmcError) -> None:
-        self._counts.failed[type(error).__name__] += 1
-        ticket.tell(Failed(0, error))
+        if not ticket.done:
+            self._counts.failed[type(error).__name__] += 1
+            ticket.tell(Failed(0, error))
+
+    def _shut_out(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self._fail(ticket, OverloadError("the server was shut down", "ask another one", 5.0))
 
     def _end(self) -> None:
         """Fail everybody that is left."""
@@ -364,8 +390,7 @@ class Scheduler:
             left = self._queue.remove(_everybody)
         for pool in self._pools.values():
             left += pool.drop(_everybody)
-        for ticket in left:
-            self._fail(ticket, OverloadError("the server was shut down", "ask another one", 5.0))
+        self._shut_out(left)
         with self._changed:
             self._pools.clear()
             self._working = False

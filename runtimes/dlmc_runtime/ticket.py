@@ -68,11 +68,13 @@ class Ticket:
         raise self._outcome or RequestError("the request was cancelled", "submit it again")
 
     def tell(self, event: Event) -> None:
-        """Report an event; the scheduler's business.
+        """Report an event; the scheduler's business. Once it has ended, nothing is reported.
 
         A listener that raises has a defect of its own: it is told no more, and its row leaves as
         if it were cancelled.
         """
+        if self.done:
+            return
         if isinstance(event, Committed) and self.first_block is None:
             self.first_block = time.monotonic()
         if isinstance(event, Finished):

@@ -496,12 +496,43 @@ def test_closing_fails_what_is_left(gated):
     assert not scheduler.gate.engine.closed
 
 
+def test_closing_waits_no_longer_than_it_is_told_for_a_forward(gated):
+    scheduler = gated()
+    scheduler.start()
+    assert scheduler.round_seconds == 0
+    told: tuple[list[Event], list[Event]] = [], []
+    tickets = [ask(scheduler, told=events) for events in told]
+    scheduler.gate.wait()
+    tickets += [ask(scheduler), ask(scheduler)]
+    tickets[-1].cancel()
+    assert scheduler.round_seconds > 0
+    assert not scheduler.close(0.01)
+    for ticket in tickets:
+        assert ticket.done
+        with pytest.raises(OverloadError, match="shut down"):
+            ticket.result(0)
+    scheduler.gate.release()
+    assert scheduler.close(WAIT)
+    assert [len(events) for events in told] == [1, 1]
+    assert scheduler.statistics().failed["OverloadError"] == len(tickets)
+
+
+def test_a_round_has_an_end(gated):
+    scheduler = gated()
+    scheduler.gate.release()
+    with scheduler:
+        ask(scheduler).result(WAIT)
+        assert scheduler.wait(WAIT)
+        assert scheduler.round_seconds == 0
+        assert scheduler.statistics().busy_seconds > 0
+
+
 def test_closing_what_was_never_started_fails_what_waits(gated):
     scheduler = gated()
     one = ask(scheduler)
     assert not scheduler.alive
     assert not scheduler.wait(0.01)
-    scheduler.close()
+    assert scheduler.close(0)
     with pytest.raises(OverloadError, match="shut down"):
         one.result(WAIT)
     assert scheduler.wait(WAIT)

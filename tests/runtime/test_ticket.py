@@ -63,6 +63,17 @@ def test_an_error_is_raised_where_the_result_is_asked_for(ticket):
     assert caught.value is error
 
 
+def test_nothing_is_told_after_the_end(ticket):
+    one = ticket()
+    one.tell(Failed(0, EngineError("it broke")))
+    one.tell(Committed(0, (1,), ""))
+    one.tell(Finished(0, RESULT))
+    assert [type(event) for event in one.told] == [Failed]
+    assert one.first_block is None
+    with pytest.raises(EngineError, match="it broke"):
+        one.result(0)
+
+
 def test_a_result_that_does_not_come_is_a_timeout(ticket):
     with pytest.raises(TimeoutError, match=r"did not end in 0\.01 s"):
         ticket().result(0.01)

@@ -166,16 +166,17 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
     from dlmc_runtime.scheduler import Scheduler
     from dlmc_runtime.serve.models import Served
 
-    generator = stack.enter_context(Generator.load(path, target))
-    scheduler = Scheduler(generator, limits)
-    needed = scheduler.longest_cache
+    generator = Generator.load(path, target)
+    served = Served(name, generator, Scheduler(generator, limits), target)
+    stack.callback(served.close)
+    needed = served.scheduler.longest_cache
     if limits.cache_bytes is not None and limits.cache_bytes < needed:
         raise UsageError(
             f"--cache-memory {size(limits.cache_bytes)} is too small for the longest request to "
             f"{name}",
             f"give it {needed} at least",
         )
-    return Served(name, generator, scheduler, target)
+    return served
 
 
 def _tell(

@@ -37,6 +37,10 @@ def loaded(app: FastAPI) -> list[Served]:
 
 
 def close(app: FastAPI) -> None:
-    """Release the engines of an application that has been shut down."""
+    """Release the engines of an application that has been shut down.
+
+    Raises:
+        EngineError: one does not come back from a forward.
+    """
     for served in loaded(app):
-        served.generator.close()
+        served.close()

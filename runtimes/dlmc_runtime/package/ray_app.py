@@ -14,6 +14,8 @@ from dlmc_runtime.package.record import BUNDLE, read_package
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from dlmc_runtime.serve.models import Site
+
 DEPLOYMENT = "Replica"
 KEYS_VARIABLE = "DLMC_API_KEYS"
 """The variable of a replica's environment with API keys, separated by commas."""
@@ -30,11 +32,9 @@ class Replica:
         Raises:
             EngineError: it runs no forwards any more.
         """
-        from dlmc_runtime.package.loading import loaded
-
-        for served in loaded(self.app):
-            if not served.scheduler.alive:
-                raise EngineError(f"the engine of {served.name} has stopped", "restart the replica")
+        site: Site = self.app.state.site
+        for name in site.failed:
+            raise EngineError(f"the engine of {name} has stopped", "restart the replica")
 
 
 def build(root: Path) -> "FastAPI":

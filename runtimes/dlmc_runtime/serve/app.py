@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from dlmc_runtime.serve import errors
 from dlmc_runtime.serve.metrics import Metrics
-from dlmc_runtime.serve.models import Catalog, Site
+from dlmc_runtime.serve.models import CLOSING_SECONDS, Catalog, Site
 from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
@@ -97,8 +97,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for scheduler in schedulers:
             scheduler.start()
-            stack.push_async_callback(asyncio.to_thread, scheduler.close)
+            stack.push_async_callback(asyncio.to_thread, scheduler.close, CLOSING_SECONDS)
         yield
+        if site.draining:  # what runs has had its time
+            return
         site.draining = True
         for scheduler in schedulers:
             scheduler.drain()

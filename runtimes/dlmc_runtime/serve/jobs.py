@@ -23,6 +23,9 @@ from dlmc_runtime.serve.models import Served, Site
 from dlmc_runtime.serve.security import client, seconds_left
 from dlmc_runtime.ticket import Ticket
 
+# Beyond the time of a request, for the scheduler to say that it is up.
+_GRACE_SECONDS = 1.0
+
 Asked = TypeVar("Asked")
 Planned = TypeVar("Planned")
 
@@ -139,6 +142,9 @@ class Run:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._mailbox = Mailbox(len(job.requests), canvases=job.canvases)
+        self._latest: float | None = None
+        if job.seconds is not None:
+            self._latest = asyncio.get_running_loop().time() + job.seconds + _GRACE_SECONDS
         self.tickets: list[Ticket] = []
         try:
             for index, request in enumerate(job.requests):
@@ -167,13 +173,21 @@ class Run:
         left = len(self.tickets)
         try:
             while left:
-                for update in await self._mailbox.take():
+                for update in await self._take():
                     if update.result is not None:
                         left -= 1
                         self.job.served.observe(self.tickets[update.index])
                     yield update
         finally:
             self.cancel()
+
+    async def _take(self) -> list[Update]:
+        """Return what is new. In a forward that hangs, the scheduler tells nobody of the time."""
+        try:
+            async with asyncio.timeout_at(self._latest):
+                return await self._mailbox.take()
+        except TimeoutError:
+            raise _late() from None
 
     async def results(self, http: HttpRequest) -> list[Result]:
         """Wait for the results, in the order of the job's requests.
@@ -234,7 +248,11 @@ async def planned(
             gone.cancel()
     if left:
         raise ClientDisconnect
-    raise DeadlineError("the request was not done within its time", "try again later")
+    raise _late()
+
+
+def _late() -> DeadlineError:
+    return DeadlineError("the request was not done within its time", "try again later")
 
 
 async def disconnected(http: HttpRequest) -> None:

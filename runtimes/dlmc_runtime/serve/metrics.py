@@ -127,8 +127,8 @@ def read_metrics(http: Request) -> Response:
 async def check_health(http: Request, response: Response) -> dict[str, str]:
     """Say whether requests are taken, also while all threads are busy with them."""
     site = Site.of(http)
-    gone = [name for name, one in site.catalog.items() if not one.scheduler.alive]
-    if not site.draining and not gone:
+    failed = site.failed
+    if not site.draining and not failed:
         return {"status": "ok"}
     response.status_code = 503
-    return {"status": "draining"} if site.draining else {"status": "failed", "model": gone[0]}
+    return {"status": "draining"} if site.draining else {"status": "failed", "model": failed[0]}

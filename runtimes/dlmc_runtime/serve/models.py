@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from dlmc_runtime import legal
-from dlmc_runtime.errors import RequestError
+from dlmc_runtime.errors import EngineError, RequestError
 from dlmc_runtime.generate import Generator
 from dlmc_runtime.scheduler import Scheduler
 from dlmc_runtime.serve import errors
@@ -19,6 +19,9 @@ from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.serve.strict import StrictRoute
 from dlmc_runtime.text import TextCodec
 from dlmc_runtime.ticket import Ticket
+
+CLOSING_SECONDS = 2.0
+"""How long an end waits for the last answers to be sent, and for the forward under way."""
 
 _COMPILING = 4
 _TOKEN_TEXTS = 1 << 16  # of which the text is remembered, since canvases repeat them
@@ -62,6 +65,17 @@ class Served:
         if self.generator.text is None:
             raise RequestError(f"{self.name} has no tokenizer", "serve a bundle with one")
         return self.generator.text
+
+    def close(self) -> None:
+        """Release the engine.
+
+        Raises:
+            EngineError: it does not come back from a forward; it is left as it is.
+        """
+        if not self.scheduler.close(CLOSING_SECONDS):
+            problem = f"the engine of {self.name} does not come back from a forward"
+            raise EngineError(problem, "end the process, and see what its device is doing")
+        self.generator.close()
 
     def _token(self, token: int) -> str:
         codec = self.generator.text
@@ -134,6 +148,13 @@ class Site:
     draining: bool = False
     active: int = 0
     compiling: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_COMPILING))
+
+    @property
+    def failed(self) -> list[str]:
+        """The models that answer nobody: their engine is gone, or outlasts any request."""
+        longest = self.settings.request_seconds
+        schedulers = {name: served.scheduler for name, served in self.catalog.items()}
+        return [n for n, one in schedulers.items() if not one.alive or one.round_seconds > longest]
 
     @classmethod
     def of(cls, request: Request) -> "Site":

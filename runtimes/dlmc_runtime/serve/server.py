@@ -14,12 +14,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from dlmc_runtime.errors import DlmcError, UsageError
-from dlmc_runtime.serve.models import Site
+from dlmc_runtime.serve.models import CLOSING_SECONDS, Site
 from dlmc_runtime.serve.protocol import Protocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 30
-_CLOSING_SECONDS = 2  # for the last answers to be sent, and for connections to close
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -62,7 +61,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.site, self._ready = site, ready
         self._deadline = 0.0
-        self._closing: asyncio.Future[list[None]] | None = None
+        self._closing: asyncio.Future[list[bool]] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,9 +107,9 @@ class Server(uvicorn.Server):
             late = time.monotonic() - self._deadline
             if late > 0 and self._closing is None:  # what is left is told so
                 schedulers = [served.scheduler for served in self.site.catalog.values()]
-                closes = [asyncio.to_thread(scheduler.close) for scheduler in schedulers]
+                closes = [asyncio.to_thread(one.close, CLOSING_SECONDS) for one in schedulers]
                 self._closing = asyncio.gather(*closes)
-            if not self.site.active or late > _CLOSING_SECONDS:
+            if not self.site.active or late > CLOSING_SECONDS:
                 self.should_exit = True
         return await super().on_tick(counter)
 
@@ -132,6 +131,6 @@ def prepare(app: FastAPI, ready: Callable[[], None], *, log: bool = False) -> Se
         server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_CLOSING_SECONDS,
+        timeout_graceful_shutdown=round(CLOSING_SECONDS),
     )
     return Server(config, app.state.site, ready)

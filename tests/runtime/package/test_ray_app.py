@@ -43,8 +43,7 @@ def test_keys_of_the_environment_are_asked_for(packaged, monkeypatch):
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_a_replica_whose_engine_has_stopped_is_not_healthy(alive):
-    served = SimpleNamespace(name=NAME, scheduler=SimpleNamespace(alive=alive))
-    site = SimpleNamespace(catalog={NAME: served})
+    site = SimpleNamespace(failed=[] if alive else [NAME])
     replica = ray_app.Replica()
     replica.app = SimpleNamespace(state=SimpleNamespace(site=site))  # type: ignore[assignment]
     if alive:

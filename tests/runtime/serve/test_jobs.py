@@ -280,6 +280,27 @@ def test_who_leaves_or_runs_out_of_time_gives_up_the_turn_to_be_compiled(
     assert begun == []
 
 
+def test_time_is_up_also_where_a_forward_hangs(served, monkeypatch):
+    monkeypatch.setattr("dlmc_runtime.serve.jobs._GRACE_SECONDS", 0.01)
+    model = served()
+    engine, scheduler = model.generator.engine, model.scheduler
+    engine.close_gate()
+
+    async def main():
+        run = Run(Job(model, requests(model, 2), seconds=0.01))
+        with pytest.raises(DeadlineError, match="not done within its time"):
+            [update async for update in run.updates()]
+        return run
+
+    run = asyncio.run(main())
+    assert engine.forwards == 0
+    assert all(ticket.cancelled and not ticket.done for ticket in run.tickets)
+    engine.open_gate()
+    assert scheduler.wait(WAIT)
+    assert scheduler.statistics().active == 0
+    assert all(ticket.done for ticket in run.tickets)
+
+
 def test_time_counts_from_the_arrival_of_a_request(shared):
     async def main():
         request = http(site=Site(Catalog([shared.served]), Settings(request_seconds=5.0)))

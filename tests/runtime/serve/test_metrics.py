@@ -1,4 +1,5 @@
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dlmc_runtime.manifest import Profile
 from dlmc_runtime.serve.metrics import COUNTERS, GAUGES, LABELLED
+from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
 THREADS = 40  # of the pool that requests are planned on
@@ -101,6 +103,25 @@ def test_health_tells_of_an_engine_that_is_gone(serving, letters):
     assert response.json() == {"status": "failed", "model": "test"}
     running.client.app.state.site.draining = True  # then that is why
     assert running.client.get("/health").json() == {"status": "draining"}
+
+
+def test_health_tells_of_a_forward_that_outlasts_every_request(live, letters):
+    running = live(letters(), Settings(request_seconds=0.01))
+    engine = running.engine
+    engine.close_gate()
+    try:
+        running.served.scheduler.submit(running.served.generator.request("abc"), lambda _: None)
+        assert engine.waiting.wait(WAIT)
+        for _ in range(6000):
+            response = httpx.get(f"{running.url}/health", timeout=WAIT)
+            if response.status_code != 200:
+                break
+            time.sleep(0.01)
+        assert response.json() == {"status": "failed", "model": "test"}
+    finally:
+        engine.open_gate()
+    assert running.served.scheduler.wait(WAIT)
+    assert httpx.get(f"{running.url}/health", timeout=WAIT).json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])

@@ -10,8 +10,11 @@ import time
 import httpx
 import pytest
 
-from dlmc_runtime.errors import DlmcError, UsageError
-from dlmc_runtime.serve.server import bind
+from dlmc_runtime.errors import DlmcError, EngineError, UsageError
+from dlmc_runtime.scheduler import Scheduler
+from dlmc_runtime.serve.app import create_app
+from dlmc_runtime.serve.models import Catalog, Served
+from dlmc_runtime.serve.server import bind, prepare
 from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
@@ -126,7 +129,7 @@ def test_a_slow_reader_stalls_nobody(live, letters):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, monkeypatch, stream):
-    monkeypatch.setattr("dlmc_runtime.serve.server._CLOSING_SECONDS", WAIT)
+    monkeypatch.setattr("dlmc_runtime.serve.server.CLOSING_SECONDS", WAIT)
     running = live(letters(), Settings(drain_seconds=0.05))
     engine = running.engine
     engine.close_gate()
@@ -148,6 +151,44 @@ def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, mo
     assert answer.status_code == (200 if stream else 503)
     text = answer.text.removeprefix("data: ") if stream else answer.text
     assert json.loads(text)["error"]["code"] == "draining"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_ends_also_where_a_forward_hangs(letters, stream):
+    generator = letters()
+    served = Served("test", generator, Scheduler(generator))
+    app = create_app(Catalog([served]), Settings(drain_seconds=0.05))
+    opened, ready, answers = bind("127.0.0.1", 0), threading.Event(), []
+    server = prepare(app, ready.set)
+    url = f"http://127.0.0.1:{opened.getsockname()[1]}"
+    body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": stream}
+
+    def ask():
+        answers.append(httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT))
+
+    threads = [threading.Thread(target=server.run, kwargs={"sockets": [opened]})]
+    threads[0].start()
+    assert ready.wait(WAIT)
+    generator.engine.close_gate()
+    try:
+        threads.append(threading.Thread(target=ask))
+        threads[1].start()
+        assert generator.engine.waiting.wait(WAIT)
+        server.handle_exit(signal.SIGTERM, None)
+        for thread in threads:
+            thread.join(WAIT / 2)  # the gate opens by itself after all of it
+            assert not thread.is_alive()
+        assert generator.engine.forwards == 0
+        with pytest.raises(EngineError, match="test does not come back from a forward"):
+            served.close()
+        assert not generator.engine.closed
+    finally:
+        generator.engine.open_gate()
+    text = answers[0].text.removeprefix("data: ") if stream else answers[0].text
+    assert json.loads(text)["error"]["code"] == "draining"
+    assert served.scheduler.close(WAIT)
+    served.close()
+    assert generator.engine.closed
 
 
 @pytest.mark.slow
