@@ -69,6 +69,7 @@ class Scheduler:
         self._failures = 0
         self._draining = self._closing = self._working = False
         self._thread: threading.Thread | None = None
+        self._joining: Ticket | None = None  # neither in the queue nor in a batch
         self._began: float | None = None  # the round of forwards that is under way
         self._cache_bytes = self.limits.cache_bytes
         if self._cache_bytes is None:
@@ -155,10 +156,11 @@ class Scheduler:
         if not thread.is_alive():
             return True
         with self._changed:
-            waiting = self._queue.remove(_everybody)
-        pools = [*self._pools.values()]  # whose rows leave once the forward has come back
-        seated = [seat.ticket for pool in pools for seat in [*pool.seats.values()]]
-        self._shut_out(waiting + seated)
+            left = self._queue.remove(_everybody)
+            joining = self._joining
+        for pool in [*self._pools.values()]:  # whose rows leave once the forward has come back
+            left += [seat.ticket for seat in [*pool.seats.values()]]
+        self._shut_out(left if joining is None else [*left, joining])
         return False
 
     @property
@@ -267,12 +269,12 @@ class Scheduler:
         for pool in self._pools.values():
             left += pool.drop(gone)
         for ticket in left:
-            if ticket.cancelled:
-                self._counts.cancelled += 1
-                ticket.close()
-            else:
+            if late(ticket):
                 problem = "the request was not done within its time"
                 self._fail(ticket, DeadlineError(problem, "ask for less, or try again later"))
+            else:
+                self._counts.cancelled += 1
+                ticket.close()
 
     def _admit(self) -> None:
         """Let requests join, in order.
@@ -297,7 +299,7 @@ class Scheduler:
 
         while True:
             with self._changed:
-                ticket = self._queue.next(fits)
+                ticket = self._joining = self._queue.next(fits)
             if ticket is None:
                 return
             try:

@@ -42,6 +42,7 @@ class Ticket:
         self.deadline = None if seconds is None else self.submitted + seconds
         self.cancelled = False
         self._outcome: Result | DlmcError | None = None
+        self._telling = threading.Lock()  # who closes a scheduler may tell as well as its thread
         self._over = threading.Event()
 
     @property
@@ -73,8 +74,11 @@ class Ticket:
         A listener that raises has a defect of its own: it is told no more, and its row leaves as
         if it were cancelled.
         """
-        if self.done:
-            return
+        with self._telling:
+            if not self.done:
+                self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         if isinstance(event, Committed) and self.first_block is None:
             self.first_block = time.monotonic()
         if isinstance(event, Finished):

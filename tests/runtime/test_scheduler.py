@@ -517,6 +517,27 @@ def test_closing_waits_no_longer_than_it_is_told_for_a_forward(gated):
     assert scheduler.statistics().failed["OverloadError"] == len(tickets)
 
 
+def test_who_is_being_admitted_is_told_of_the_end(gated, monkeypatch):
+    scheduler, inside, go_on = gated(), threading.Event(), threading.Event()
+    opened = scheduler.generator.engine.cache
+
+    def hang(*sizes):
+        inside.set()
+        assert go_on.wait(WAIT)
+        return opened(*sizes)
+
+    monkeypatch.setattr(scheduler.generator.engine, "cache", hang, raising=False)
+    scheduler.gate.release()
+    scheduler.start()
+    ticket = ask(scheduler)
+    assert inside.wait(WAIT)
+    assert not scheduler.close(0)
+    with pytest.raises(OverloadError, match="shut down"):
+        ticket.result(0)
+    go_on.set()
+    assert scheduler.close(WAIT)
+
+
 def test_a_round_has_an_end(gated):
     scheduler = gated()
     scheduler.gate.release()

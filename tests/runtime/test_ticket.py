@@ -74,6 +74,27 @@ def test_nothing_is_told_after_the_end(ticket):
         one.result(0)
 
 
+def test_two_who_tell_at_once_tell_one_end(ticket):
+    told, listening, go_on = [], threading.Event(), threading.Event()
+
+    def listen(event):
+        listening.set()
+        assert go_on.wait(60.0)
+        told.append(event)
+
+    one = ticket(listen)
+    ends = [Finished(0, RESULT), Failed(0, EngineError("it broke"))]
+    threads = [threading.Thread(target=one.tell, args=[event]) for event in ends]
+    threads[0].start()
+    assert listening.wait(60.0)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(60.0)
+    assert told == ends[:1]
+    assert one.result(0) is RESULT
+
+
 def test_a_result_that_does_not_come_is_a_timeout(ticket):
     with pytest.raises(TimeoutError, match=r"did not end in 0\.01 s"):
         ticket().result(0.01)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dlmc.cli.console import DEFAULT_TARGET, AsJson, Target, note, say_json, size
-from dlmc_runtime.errors import UsageError
+from dlmc_runtime.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from dlmc_runtime.scheduler import Limits
@@ -168,7 +168,7 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
 
     generator = Generator.load(path, target)
     served = Served(name, generator, Scheduler(generator, limits), target)
-    stack.callback(served.close)
+    stack.callback(_release, served)
     needed = served.scheduler.longest_cache
     if limits.cache_bytes is not None and limits.cache_bytes < needed:
         raise UsageError(
@@ -177,6 +177,15 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
             f"give it {needed} at least",
         )
     return served
+
+
+def _release(served: "Served") -> None:
+    """Close an engine. With a thread inside one, an interpreter cannot end without a crash."""
+    try:
+        served.close()
+    except EngineError as error:
+        note(f"dlmc: error: {error}")
+        os._exit(1)
 
 
 def _tell(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import onnx_ir as ir
 import torch
 from onnx.defs import OpSchema
 from onnxscript import opset23 as op
@@ -70,8 +71,8 @@ def _product(sizes: Sequence[Any]) -> int:
 
 
 def _and(x: Any, y: Any) -> Any:
-    """Translate ``x & y`` of two truth values."""
-    return op.And(x, y)
+    """Translate ``x & y``."""
+    return op.And(x, y) if x.dtype == ir.DataType.BOOL else op.BitwiseAnd(x, y)
 
 
 _ATEN = torch.ops.aten
@@ -91,7 +92,8 @@ def decomposing_where_needed() -> Iterator[None]:
     """Let the exporter rewrite only those programs that have something to rewrite.
 
     It runs every program a second time to decompose operators it cannot translate and to get rid
-    of those that write in place, which takes half of its time. A denoiser has neither.
+    of those that write in place, which takes half of its time. A denoiser has neither, with
+    `TRANSLATIONS`; what these do not cover fails to export.
     """
     decompose = torch.export.ExportedProgram.run_decompositions
 
@@ -100,9 +102,10 @@ def decomposing_where_needed() -> Iterator[None]:
     ) -> torch.export.ExportedProgram:
         operators = {node.target for node in program.graph.nodes if node.op == "call_function"}
         needed = any(
-            target in table or target._schema.is_mutable
+            isinstance(target, torch._ops.HigherOrderOperator)
+            or target in table
+            or (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable)
             for target in operators
-            if isinstance(target, torch._ops.OpOverload)
         )
         return decompose(program, table) if needed else program
 

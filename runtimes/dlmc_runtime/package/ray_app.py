@@ -34,7 +34,7 @@ class Replica:
         """
         site: Site = self.app.state.site
         for name in site.failed:
-            raise EngineError(f"the engine of {name} has stopped", "restart the replica")
+            raise EngineError(f"the engine of {name} has stopped or hangs", "restart the replica")
 
 
 def build(root: Path) -> "FastAPI":

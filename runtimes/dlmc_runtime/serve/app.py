@@ -1,8 +1,7 @@
 """The application: which routers it has, what surrounds them, and how it starts and stops."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from dlmc_runtime.serve import errors
 from dlmc_runtime.serve.metrics import Metrics
-from dlmc_runtime.serve.models import CLOSING_SECONDS, Catalog, Site
+from dlmc_runtime.serve.models import Catalog, Site
 from dlmc_runtime.serve.security import Gate
 from dlmc_runtime.serve.settings import Settings
 from dlmc_runtime.version import __version__
@@ -93,19 +92,14 @@ def _router(name: str) -> APIRouter:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Run the schedulers as long as the application; let what runs finish before they close."""
     site: Site = app.state.site
-    schedulers = [served.scheduler for served in site.catalog.values()]
-    async with AsyncExitStack() as stack:
-        for scheduler in schedulers:
+    try:
+        for scheduler in site.schedulers:
             scheduler.start()
-            stack.push_async_callback(asyncio.to_thread, scheduler.close, CLOSING_SECONDS)
         yield
-        if site.draining:  # what runs has had its time
-            return
-        site.draining = True
-        for scheduler in schedulers:
-            scheduler.drain()
-        waits = [
-            asyncio.to_thread(scheduler.wait, site.settings.drain_seconds)
-            for scheduler in schedulers
-        ]
-        await asyncio.gather(*waits)
+        if not site.draining:  # else a server has seen to it
+            site.draining = True
+            for scheduler in site.schedulers:
+                scheduler.drain()
+            await site.wait(site.settings.drain_seconds)
+    finally:
+        await site.close()

@@ -1,5 +1,6 @@
 """Loaded bundles, found by the name that clients ask for."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,12 +68,12 @@ class Served:
         return self.generator.text
 
     def close(self) -> None:
-        """Release the engine.
+        """Release the engine, once the application that served it has ended.
 
         Raises:
             EngineError: it does not come back from a forward; it is left as it is.
         """
-        if not self.scheduler.close(CLOSING_SECONDS):
+        if not self.scheduler.close(0):
             problem = f"the engine of {self.name} does not come back from a forward"
             raise EngineError(problem, "end the process, and see what its device is doing")
         self.generator.close()
@@ -150,11 +151,24 @@ class Site:
     compiling: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_COMPILING))
 
     @property
+    def schedulers(self) -> list[Scheduler]:
+        """Those of the models."""
+        return [served.scheduler for served in self.catalog.values()]
+
+    @property
     def failed(self) -> list[str]:
         """The models that answer nobody: their engine is gone, or outlasts any request."""
         longest = self.settings.request_seconds
-        schedulers = {name: served.scheduler for name, served in self.catalog.items()}
-        return [n for n, one in schedulers.items() if not one.alive or one.round_seconds > longest]
+        named = zip(self.catalog, self.schedulers, strict=True)
+        return [name for name, one in named if not one.alive or one.round_seconds > longest]
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until no model has anything to do, at most for so long."""
+        await _at_once(seconds, [one.wait for one in self.schedulers])
+
+    async def close(self) -> None:
+        """Close all schedulers; none waits for its engine for more than `CLOSING_SECONDS`."""
+        await _at_once(CLOSING_SECONDS, [one.close for one in self.schedulers])
 
     @classmethod
     def of(cls, request: Request) -> "Site":
@@ -163,6 +177,10 @@ class Site:
         if not isinstance(site, cls):
             raise TypeError("the application has no site")
         return site
+
+
+async def _at_once(seconds: float, calls: Sequence[Callable[[float], bool]]) -> None:
+    await asyncio.gather(*(asyncio.to_thread(call, seconds) for call in calls))
 
 
 class ModelCard(BaseModel):

@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.site, self._ready = site, ready
         self._deadline = 0.0
-        self._closing: asyncio.Future[list[bool]] | None = None
+        self._closing: asyncio.Future[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,10 +106,9 @@ class Server(uvicorn.Server):
         if self.site.draining:
             late = time.monotonic() - self._deadline
             if late > 0 and self._closing is None:  # what is left is told so
-                schedulers = [served.scheduler for served in self.site.catalog.values()]
-                closes = [asyncio.to_thread(one.close, CLOSING_SECONDS) for one in schedulers]
-                self._closing = asyncio.gather(*closes)
-            if not self.site.active or late > CLOSING_SECONDS:
+                self._closing = asyncio.ensure_future(self.site.close())
+            idle = not self.site.active and all(one.wait(0) for one in self.site.schedulers)
+            if idle or late > CLOSING_SECONDS:
                 self.should_exit = True
         return await super().on_tick(counter)
 

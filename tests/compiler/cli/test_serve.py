@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from records import MANIFEST
 
-from dlmc.cli.serve import KEYS_VARIABLE, read_size, served_names
-from dlmc_runtime.errors import UsageError
+from dlmc.cli.serve import KEYS_VARIABLE, _release, read_size, served_names
+from dlmc_runtime.errors import EngineError, UsageError
 from dlmc_runtime.manifest import parse_manifest
 from dlmc_runtime.samplers.config import SamplerConfig
 
@@ -23,10 +23,7 @@ def served(codec, monkeypatch):
         manifest = parse_manifest(json.dumps(MANIFEST).encode())
         profiles = manifest.profiles
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
+        def close(self):
             seen.closed += 1
 
     def load(path, target):
@@ -168,6 +165,18 @@ def test_memory_that_holds_no_row_is_refused_before_anything_is_served(dlmc, ser
     needed = outcome.err.split(sentence)[1].split()[0]
     assert dlmc(*line, str(int(needed) - 1)).status == 2
     assert dlmc(*line, needed).status == 0
+
+
+def test_a_process_ends_at_once_where_a_thread_is_inside_an_engine(monkeypatch, capsys):
+    def close():
+        raise EngineError("the engine of tiny does not come back", "look at it")
+
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    _release(SimpleNamespace(close=close))  # type: ignore[arg-type]
+    assert ended == [1]
+    said = "dlmc: error: the engine of tiny does not come back: look at it\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_bundle_is_called_as_its_folder():

@@ -69,6 +69,7 @@ FUNCTIONS = {
     "one inside made three": lambda x: x.unflatten(2, (2, 1, -1)) + 1,
     "one that has a name made two": lambda x: x.unflatten(1, (-1, 1)) + 1,
     "both": lambda x: torch.where((x > 0.2) & (x < 0.6), x, -x),
+    "bits of both": lambda x: (x * 99).to(torch.int64) & (x * 55).to(torch.int64),
 }
 
 
@@ -105,8 +106,13 @@ def _composed(x):
     return functional.smooth_l1_loss(x, x * 3)
 
 
+def _within_another(x):
+    with torch.no_grad():
+        return x * 2
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch about itself
-@pytest.mark.parametrize("function", [_written_in_place, _composed])
+@pytest.mark.parametrize("function", [_written_in_place, _composed, _within_another])
 def test_a_program_that_needs_it_is_decomposed(decompositions, function):
     model = export(function)
     assert len(decompositions) == 1

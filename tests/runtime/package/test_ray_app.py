@@ -23,6 +23,7 @@ from processes import free_ports, running
 from dlmc_runtime.errors import BundleError, EngineError, UsageError
 from dlmc_runtime.package import ray_app
 from dlmc_runtime.package.loading import close
+from dlmc_runtime.serve.models import Catalog, Site
 
 WAIT = 120.0
 NAME = "tiny"
@@ -43,7 +44,8 @@ def test_keys_of_the_environment_are_asked_for(packaged, monkeypatch):
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_a_replica_whose_engine_has_stopped_is_not_healthy(alive):
-    site = SimpleNamespace(failed=[] if alive else [NAME])
+    scheduler = SimpleNamespace(alive=alive, round_seconds=0.0)
+    site = Site(Catalog([SimpleNamespace(name=NAME, scheduler=scheduler)]))  # type: ignore[list-item]
     replica = ray_app.Replica()
     replica.app = SimpleNamespace(state=SimpleNamespace(site=site))  # type: ignore[assignment]
     if alive:

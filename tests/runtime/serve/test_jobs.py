@@ -287,6 +287,8 @@ def test_time_is_up_also_where_a_forward_hangs(served, monkeypatch):
     engine.close_gate()
 
     async def main():
+        Run(Job(model, requests(model)))
+        assert engine.waiting.wait(WAIT)
         run = Run(Job(model, requests(model, 2), seconds=0.01))
         with pytest.raises(DeadlineError, match="not done within its time"):
             [update async for update in run.updates()]
@@ -297,7 +299,9 @@ def test_time_is_up_also_where_a_forward_hangs(served, monkeypatch):
     assert all(ticket.cancelled and not ticket.done for ticket in run.tickets)
     engine.open_gate()
     assert scheduler.wait(WAIT)
-    assert scheduler.statistics().active == 0
+    statistics = scheduler.statistics()
+    assert (statistics.finished["length"], statistics.failed["DeadlineError"]) == (1, 2)
+    assert statistics.cancelled == 0
     assert all(ticket.done for ticket in run.tickets)
 
 

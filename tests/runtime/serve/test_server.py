@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import signal
@@ -151,6 +152,25 @@ def test_what_is_not_done_in_time_is_told_that_the_server_ends(live, letters, mo
     assert answer.status_code == (200 if stream else 503)
     text = answer.text.removeprefix("data: ") if stream else answer.text
     assert json.loads(text)["error"]["code"] == "draining"
+
+
+def test_a_forward_for_nobody_may_come_back_while_a_server_drains(live, letters, monkeypatch):
+    monkeypatch.setattr("dlmc_runtime.serve.models.CLOSING_SECONDS", 0.01)
+    running = live(letters(), Settings(drain_seconds=WAIT))
+    running.engine.close_gate()
+    served = running.served
+    ticket = served.scheduler.submit(served.generator.request("abc"), lambda _: None)
+    assert running.engine.waiting.wait(WAIT)
+    ticket.cancel()
+    running.server.handle_exit(signal.SIGTERM, None)
+    for _ in range(3):
+        asyncio.run(running.server.on_tick(0))
+    assert not running.server.should_exit
+    assert served.scheduler.alive
+    running.engine.open_gate()
+    assert served.scheduler.wait(WAIT)
+    asyncio.run(running.server.on_tick(0))
+    assert running.server.should_exit
 
 
 @pytest.mark.parametrize("stream", [False, True])
