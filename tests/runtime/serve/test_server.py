@@ -177,7 +177,7 @@ def test_a_forward_for_nobody_may_come_back_while_a_server_drains(live, letters,
 def test_a_server_ends_also_where_a_forward_hangs(letters, stream):
     generator = letters()
     served = Served("test", generator, Scheduler(generator))
-    app = create_app(Catalog([served]), Settings(drain_seconds=0.05))
+    app = create_app(Catalog([served]), Settings(drain_seconds=WAIT))
     opened, ready, answers = bind("127.0.0.1", 0), threading.Event(), []
     server = prepare(app, ready.set)
     url = f"http://127.0.0.1:{opened.getsockname()[1]}"
@@ -195,6 +195,7 @@ def test_a_server_ends_also_where_a_forward_hangs(letters, stream):
         threads[1].start()
         assert generator.engine.waiting.wait(WAIT)
         server.handle_exit(signal.SIGTERM, None)
+        server._deadline = 0.0
         for thread in threads:
             thread.join(WAIT / 2)  # the gate opens by itself after all of it
             assert not thread.is_alive()
