@@ -55,7 +55,7 @@ class Site:
         if key := os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
-        asked = request.Request(self.url.rstrip("/") + path, data, headers)  # noqa: S310  (checked)
+        asked = request.Request(self.url.rstrip("/").removesuffix("/v1") + path, data, headers)  # noqa: S310  (checked)
         return request.urlopen(asked, timeout=self.seconds)  # noqa: S310  (likewise)
 
 
@@ -98,6 +98,8 @@ def _post(site: Site, body: Mapping[str, Any]) -> Call:
     except error.HTTPError as refusal:
         refusal.close()
         problem = f"HTTP {refusal.code}"
+    except error.URLError as failure:
+        problem = getattr(failure.reason, "strerror", None) or str(failure.reason)
     except (OSError, ValueError, KeyError, TypeError) as failure:
         problem = type(failure).__name__
     if not (usage or problem):

@@ -176,6 +176,9 @@ def _load(stack: ExitStack, name: str, path: Path, target: str, limits: "Limits"
             f"{name}",
             f"give it {needed} at least",
         )
+    widest = max(profile.batch for profile in generator.profiles)
+    if limits.rows is not None and limits.rows > widest:
+        note(f"dlmc: warning: --max-batch {limits.rows}: {name} has room for {widest} rows")
     return served
 
 

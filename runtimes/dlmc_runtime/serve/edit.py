@@ -46,10 +46,10 @@ class EditBody(WholeBody):
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     temperature: float | None = Field(None, ge=0, le=1000)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=fields.MAX_TOKENS)
+    top_k: int | None = Field(None, ge=-1, le=fields.MAX_TOKENS)
     seed: int | None = Field(None, ge=0, le=fields.MAX_SEED)
     stop: fields.StopText | fields.Stops | None = None
-    user: str | None = Field(None, max_length=256)
+    user: fields.Label | None = None
     diffusion: fields.Diffusion | None = None
     reasoning_effort: effort.Level | None = None
     stream: bool | None = None

@@ -167,6 +167,10 @@ _HINTS = {
     ("extra_forbidden", "echo"): "put the prompt before the answer yourself",
     ("extra_forbidden", "best_of"): "ask for n answers",
     ("extra_forbidden", "max_completion_tokens"): "use max_tokens",
+    ("extra_forbidden", "ignore_eos"): "use diffusion.ignore_eos",
+    ("extra_forbidden", "structured_outputs"): "use response_format",
+    ("extra_forbidden", "guided_json"): "use response_format",
+    ("extra_forbidden", "guided_regex"): "use response_format",
     ("extra_forbidden", "messages"): "use /v1/chat/completions",
     ("extra_forbidden", "prompt"): "use /v1/completions",
 }

@@ -35,6 +35,7 @@ Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_SEED)]
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Label = Annotated[str, Field(max_length=256, description="A label; it changes nothing.")]
 Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 
 
@@ -53,8 +54,24 @@ NEUTRAL: Mapping[str, Any] = {
     "best_of": 1,
     "echo": False,
     "suffix": "",
+    "min_tokens": 0,
+    "stop_token_ids": [],
+    "ignore_eos": False,
+    "skip_special_tokens": True,
+    "add_generation_prompt": True,
+    "length_penalty": 1,
+    "store": False,
+    "metadata": {},
+    "service_tier": "auto",
+    "modalities": ["text"],
 }
-"""Fields that no sampler has, by the value (besides null) at which they ask for nothing."""
+"""Fields that nothing here has, by the value (besides null) at which they ask for nothing."""
+
+SYNONYMS: Mapping[str, Mapping[Any, Any]] = {
+    "top_k": {-1: 0},
+    "reasoning_effort": {"none": "instant", "minimal": "instant"},
+}
+"""Values that clients of other servers send, and what they are called here."""
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:
@@ -62,6 +79,11 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
         return False
     alike = isinstance(value, bool) is isinstance(NEUTRAL[name], bool)  # to Python, 0 is False
     return value is None or (alike and bool(value == NEUTRAL[name]))
+
+
+def _named_here(name: str, value: Any) -> Any:
+    known = SYNONYMS.get(name, {})
+    return known.get(value, value) if isinstance(value, int | str) else value
 
 
 class WholeBody(Body):
@@ -73,7 +95,8 @@ class WholeBody(Body):
         if not isinstance(given, dict):
             return given
         own = cls.model_fields
-        return {k: v for k, v in given.items() if k in own or not _asks_for_nothing(k, v)}
+        asked = {k: v for k, v in given.items() if k in own or not _asks_for_nothing(k, v)}
+        return {name: _named_here(name, value) for name, value in asked.items()}
 
 
 class StreamOptions(Body):
@@ -129,13 +152,17 @@ class Generation(WholeBody):
     )
     temperature: float | None = Field(None, ge=0, le=1000, description="0 takes the best token.")
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=MAX_TOKENS, description="0 means all tokens.")
+    top_k: int | None = Field(None, ge=-1, le=MAX_TOKENS, description="0 or -1 means all tokens.")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="Choice i of n uses seed + i.")
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Answers to every prompt.")
     stop: StopText | Stops | None = Field(None, description="Texts that end an answer before them.")
-    user: str | None = Field(None, max_length=256, description="A label; it changes nothing.")
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
     diffusion: Diffusion | None = None
-    reasoning_effort: effort.Level | None = None
+    reasoning_effort: effort.Level | None = Field(
+        None, description="none and minimal are other names of instant."
+    )
 
     @model_validator(mode="after")
     def _streaming(self) -> Self:

@@ -92,6 +92,16 @@ def test_options_are_limits_and_settings(dlmc, served, tmp_path, monkeypatch):
     assert served.log is True
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_batch_that_the_engine_has_no_room_for_is_warned_of(dlmc, served, more):
+    manifest = parse_manifest(json.dumps(MANIFEST).encode())
+    widest = max(profile.batch for profile in manifest.profiles)
+    outcome = dlmc("serve", "x", "--port", "0", "--max-batch", str(widest + more))
+    assert outcome.status == 0
+    said = f"warning: --max-batch {widest + more}: x has room for {widest} rows"
+    assert (said in outcome.err) is bool(more)
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_keys_are_counted_and_not_shown(dlmc, served, monkeypatch, options):
     monkeypatch.setenv(KEYS_VARIABLE, KEY)

@@ -66,7 +66,7 @@ def test_its_readme_installs_the_library_of_its_engine(write, monkeypatch, form,
     first, *more = (
         (write(form) / "README.md").read_text().partition(begin)[2].partition(end)[0].splitlines()
     )
-    assert first.startswith("pip install 'dlmc[serve]'")
+    assert first.startswith("pip install --find-links dist 'dlmc[serve]'")
     assert len(more) == (command is not None)
     assert command is None or more[0].endswith(command)
 

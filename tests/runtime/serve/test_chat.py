@@ -311,7 +311,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
             "chat_template_kwargs.nonsense",
             "reads no variable nonsense: it reads enable_thinking, opened",
         ),
-        ({"reasoning_effort": "minimal"}, "reasoning_effort", "instant"),
+        ({"extra_body": {"reasoning_effort": "max"}}, "reasoning_effort", "instant"),
         ({"extra_body": {"stream_options": {}}}, "stream_options", "stream only"),
     ],
 )  # fmt: skip

@@ -99,6 +99,8 @@ def test_fields_that_ask_for_nothing_are_dropped(name):
 @pytest.mark.parametrize("wrong", [0.5, "0", [], [0], {"5": 1}, True, 2, "x"])
 @pytest.mark.parametrize("name", fields.NEUTRAL)
 def test_whatever_asks_for_something_is_refused(name, wrong):
+    if repr(wrong) == repr(fields.NEUTRAL[name]):
+        wrong = "of another type"
     with pytest.raises(ValidationError, match="extra_forbidden"):
         body(**{name: wrong})
 
@@ -109,6 +111,16 @@ def test_neutral_fields_are_those_of_whole_bodies():
     asked = FimBody.model_validate({"model": "m", "prompt": "a", "suffix": ""})
     assert asked.suffix == ""
     assert not set(fields.NEUTRAL) & set(fields.Generation.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "same"),
+    [(n, g, s) for n, all_ in fields.SYNONYMS.items() for g, s in all_.items()],
+)
+def test_other_servers_values_are_known(name, given, same):
+    assert body(**{name: given}) == body(**{name: same})
+    with pytest.raises(ValidationError):
+        body(**{name: [given]})
 
 
 def test_bodies_cannot_be_changed():
