@@ -98,16 +98,16 @@ def decomposing_where_needed() -> Iterator[None]:
     decompose = torch.export.ExportedProgram.run_decompositions
 
     def run(
-        program: torch.export.ExportedProgram, table: dict[Any, Callable[..., Any]]
+        program: torch.export.ExportedProgram, decomp_table: dict[Any, Callable[..., Any]]
     ) -> torch.export.ExportedProgram:
         operators = {node.target for node in program.graph.nodes if node.op == "call_function"}
         needed = any(
             isinstance(target, torch._ops.HigherOrderOperator)
-            or target in table
+            or target in decomp_table
             or (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable)
             for target in operators
         )
-        return decompose(program, table) if needed else program
+        return decompose(program, decomp_table) if needed else program
 
     with patch.object(torch.export.ExportedProgram, "run_decompositions", run):
         yield
