@@ -66,7 +66,7 @@ class Scheduler:
         self._prefixes = PrefixStore(self.limits.prefix_bytes)
         self._counts = Counts()
         self._failures = 0
-        self._draining = self._closing = self._working = False
+        self._draining = self._closing = False
         self._thread: threading.Thread | None = None
         self._joining: Ticket | None = None  # neither in the queue nor in a batch
         self._began: float | None = None  # the round of forwards that is under way
@@ -204,7 +204,7 @@ class Scheduler:
     @property
     def _busy(self) -> bool:
         """Whether something waits, runs, or is just on its way."""
-        return self._working or self._has_work
+        return self._began is not None or self._has_work
 
     @property
     def _has_work(self) -> bool:
@@ -236,14 +236,13 @@ class Scheduler:
         while True:
             with self._changed:
                 self._counts.busy_seconds += self.round_seconds
-                self._began, self._working = None, False
+                self._began = None
                 if not self._has_work:
                     self._changed.notify_all()
                 self._changed.wait_for(lambda: self._has_work or self._closing)
-                self._working = True
+                self._began = time.perf_counter()
                 if self._closing:
                     return
-            self._began = time.perf_counter()
             self._let_go()
             self._admit()
             self._advance()
@@ -389,7 +388,7 @@ class Scheduler:
         self._shut_out(left)
         with self._changed:
             self._pools.clear()
-            self._working = False
+            self._began = None
             self._changed.notify_all()
 
 

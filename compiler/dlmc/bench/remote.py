@@ -55,7 +55,8 @@ class Site:
         if key := os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
-        asked = request.Request(self.url.rstrip("/").removesuffix("/v1") + path, data, headers)  # noqa: S310  (checked)
+        address = self.url.rstrip("/").removesuffix("/v1") + path
+        asked = request.Request(address, data, headers)  # noqa: S310  (checked)
         return request.urlopen(asked, timeout=self.seconds)  # noqa: S310  (likewise)
 
 

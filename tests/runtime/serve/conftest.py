@@ -165,6 +165,7 @@ class Live:
     served: Served
     app: object
     server: Server
+    thread: threading.Thread
 
     @property
     def engine(self):
@@ -181,7 +182,7 @@ def _live(generator, settings=None, limits=None, name="test"):
     thread.start()
     try:
         assert ready.wait(WAIT)
-        yield Live(f"http://127.0.0.1:{opened.getsockname()[1]}", served, app, server)
+        yield Live(f"http://127.0.0.1:{opened.getsockname()[1]}", served, app, server, thread)
     finally:
         server.should_exit = True
         thread.join(WAIT)

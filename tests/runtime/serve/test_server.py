@@ -12,10 +12,7 @@ import httpx
 import pytest
 
 from dlmc_runtime.errors import DlmcError, EngineError, UsageError
-from dlmc_runtime.scheduler import Scheduler
-from dlmc_runtime.serve.app import create_app
-from dlmc_runtime.serve.models import Catalog, Served
-from dlmc_runtime.serve.server import bind, prepare
+from dlmc_runtime.serve.server import bind
 from dlmc_runtime.serve.settings import Settings
 
 WAIT = 60.0
@@ -174,42 +171,36 @@ def test_a_forward_for_nobody_may_come_back_while_a_server_drains(live, letters,
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_server_ends_also_where_a_forward_hangs(letters, stream):
-    generator = letters()
-    served = Served("test", generator, Scheduler(generator))
-    app = create_app(Catalog([served]), Settings(drain_seconds=WAIT))
-    opened, ready, answers = bind("127.0.0.1", 0), threading.Event(), []
-    server = prepare(app, ready.set)
-    url = f"http://127.0.0.1:{opened.getsockname()[1]}"
-    body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": stream}
+def test_a_server_ends_also_where_a_forward_hangs(live, letters, stream):
+    running = live(letters(), Settings(drain_seconds=WAIT))
+    engine, served = running.engine, running.served
+    engine.close_gate()
+    answers = []
 
     def ask():
-        answers.append(httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT))
+        body = {"model": "test", "prompt": "abc", "max_tokens": 40, "stream": stream}
+        answers.append(httpx.post(f"{running.url}/v1/completions", json=body, timeout=WAIT))
 
-    threads = [threading.Thread(target=server.run, kwargs={"sockets": [opened]})]
-    threads[0].start()
-    assert ready.wait(WAIT)
-    generator.engine.close_gate()
+    asking = threading.Thread(target=ask)
+    asking.start()
     try:
-        threads.append(threading.Thread(target=ask))
-        threads[1].start()
-        assert generator.engine.waiting.wait(WAIT)
-        server.handle_exit(signal.SIGTERM, None)
-        server._deadline = 0.0
-        for thread in threads:
+        assert engine.waiting.wait(WAIT)
+        running.server.handle_exit(signal.SIGTERM, None)
+        running.server._deadline = 0.0
+        for thread in (running.thread, asking):
             thread.join(WAIT / 2)  # the gate opens by itself after all of it
             assert not thread.is_alive()
-        assert generator.engine.forwards == 0
+        assert engine.forwards == 0
         with pytest.raises(EngineError, match="test does not come back from a forward"):
             served.close()
-        assert not generator.engine.closed
+        assert not engine.closed
     finally:
-        generator.engine.open_gate()
+        engine.open_gate()
     text = answers[0].text.removeprefix("data: ") if stream else answers[0].text
     assert json.loads(text)["error"]["code"] == "draining"
     assert served.scheduler.close(WAIT)
     served.close()
-    assert generator.engine.closed
+    assert engine.closed
 
 
 @pytest.mark.slow
